@@ -1,0 +1,8 @@
+"""Does a model trained with this recipe reach BF16's loss, within the margin of golden/tolerances.toml?"""
+
+import pytest
+
+
+@pytest.mark.golden
+def test_loss_parity(cell, road):
+    road.loss_parity(cell)
