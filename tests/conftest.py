@@ -1,0 +1,76 @@
+"""Shared pieces of the tests of the suite."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fp8parity import emulation
+from fp8parity.cells import Here
+from fp8parity.models import ModelConfig
+from fp8parity.record import CellKey, Module, Provenance, Trajectory
+from fp8parity.schedule import Schedule
+from fp8parity.session import Options, Preset, Session, presets
+
+pytest_plugins = ("pytester",)
+ROOT = Path(__file__).parents[1]
+
+NANO = Preset(
+    ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128),
+    Schedule(steps=12, rows=2, length=64, lr=1e-3, warmup=3, tail=4, validation_every=6, validation_rows=4),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """The tests' own thread count, put back whatever a test does."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch):
+    """Run the emulation uncompiled, so that a planted fault is not hidden in an older kernel."""
+    monkeypatch.setattr(emulation, "compiles", lambda: False)
+    emulation.kernel.cache_clear()
+    yield
+    emulation.kernel.cache_clear()
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    """The project's own goldens and tolerances, records in a scratch folder, on the CPU."""
+    options = Options(records=tmp_path / "records", golden=ROOT / "golden")
+    return Session(options, Here("cpu", "cpu", None), "test", presets() | {"nano": NANO})
+
+
+PROVENANCE = Provenance(
+    packages={"torch": "0"}, device="d", capability=None, driver=None, cuda=None, cpu="c", cpu_flags=[], threads=1,
+    python="3", system="s", commit="abc", dirty=False, environment={}, quantiser="-",
+)  # fmt: skip
+
+
+@pytest.fixture
+def trajectory() -> Callable[..., Trajectory]:
+    """A made-up trajectory: a smooth curve, shifted by a relative ``gap``, with any field replaced."""
+
+    def make(recipe: str = "bf16", seed: int = 0, gap: float = 0.0, **changes: object) -> Trajectory:
+        schedule = NANO.schedule
+        loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
+        base = Trajectory(
+            cell=CellKey(model="nano", recipe=recipe, execution="native" if recipe == "bf16" else "emulated", corpus="synthetic"),
+            seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
+            initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,
+            validation=[(schedule.steps - 1, loss[-1])], non_finite=None,
+            inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")],
+            seconds=1.0, step_seconds=0.1, peak_memory=1, mode="eager", provenance=PROVENANCE, session="s",
+        )  # fmt: skip
+        return base.model_copy(update=changes)
+
+    return make

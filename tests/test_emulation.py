@@ -1,0 +1,135 @@
+"""The emulated linear: exact GEMMs, compiled equals eager, TE's state semantics."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from fp8parity import emulation, prng
+from fp8parity.emulation import EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
+from fp8parity.recipes import RECIPES
+from fp8parity.recipes.spec import Operand
+from fp8parity.scaling import cut, gemm_tiles, quantise
+
+QUANTISED = [r for r in RECIPES.values() if r.linear.quantised]
+
+
+def linear(recipe: str, n: int = 96, k: int = 64) -> EmulatedLinear:
+    module = nn.Linear(k, n, bias=False, dtype=torch.bfloat16)
+    with torch.no_grad():
+        module.weight.copy_(prng.normal(3, n * k).view(n, k))
+    return EmulatedLinear(module, RECIPES[recipe].linear, torch.Generator().manual_seed(0))
+
+
+def inputs(rows: int = 64, cols: int = 64, stream: int = 1) -> torch.Tensor:
+    return prng.normal(stream, rows * cols).view(rows, cols).bfloat16()
+
+
+OPERANDS = sorted({op for r in QUANTISED for _, op in r.linear if op.quantised}, key=str)
+
+
+@pytest.mark.parametrize("op", OPERANDS, ids=str)
+def test_compiled_kernels_give_the_eager_bits(op):
+    if not emulation.compiles():
+        pytest.skip("no C++ compiler here: the emulation runs eager")
+    for shape in ((64, 128), (96, 160)):
+        tiles = cut(inputs(*shape), op)
+        noise = torch.rand(tiles.shape, generator=torch.Generator().manual_seed(1)) if op.stochastic else None
+        scale = torch.tensor(50.0) if op.history else None
+        for a, b in zip(kernel(op)(tiles, scale, noise), gemm_tiles(tiles, op, scale, noise), strict=True):
+            assert torch.equal(a.reshape(-1), b.reshape(-1))
+
+
+@pytest.mark.parametrize("recipe", [r.name for r in QUANTISED if not any(op.stochastic for _, op in r.linear)])
+def test_three_gemms_are_those_of_the_dequantised_operands(recipe):
+    """FP64 products of what the quantiser gives, compared with the layer: only accumulation and BF16 output differ."""
+    layer, x, dy = linear(recipe), inputs(), inputs(64, 96, 2) * 1e-3
+    w = layer.weight.detach()
+    spec = RECIPES[recipe].linear
+    cold = torch.tensor(1.0)
+
+    def value(name: str, m: torch.Tensor) -> torch.Tensor:
+        op: Operand = getattr(spec, name)
+        if not op.quantised:
+            return m.double()
+        return quantise(m.contiguous(), op, scale=cold if op.history else None).dequantise().double()
+
+    a = x.clone().requires_grad_()
+    y = layer(a)
+    y.backward(dy)
+    wanted = {
+        "y": (y, value("fprop_x", x) @ value("fprop_w", w).T),
+        "dx": (a.grad, value("dgrad_dy", dy) @ value("dgrad_w", w.T).T),
+        "dw": (layer.weight.grad, value("wgrad_dy", dy.T) @ value("wgrad_x", x.T).T),
+    }
+    for name, (got, exact) in wanted.items():
+        error = float((got.detach().double() - exact).norm() / exact.norm())
+        assert error < 4e-3, f"{name}: {error}"  # two BF16 roundings: 2 x 2**-9 at most, half of it in the mean
+
+
+def test_delayed_scale_follows_the_amax_of_earlier_steps():
+    layer = linear("te-delayed")
+    state = layer.states["x"]
+    for step, factor in enumerate((1.0, 4.0, 2.0)):
+        used = float(state.scale)
+        x = inputs() * factor
+        layer(x)
+        largest = float(inputs().abs().max()) * max((1.0, 4.0, 2.0)[:step], default=0)
+        assert used == pytest.approx(448 / largest if largest else 1.0, rel=1e-6)
+    assert state.amax_history[0] == 0
+    assert int((state.amax_history > 0).sum()) == 3
+
+
+def test_a_spike_saturates_once_and_is_remembered():
+    layer = linear("te-delayed")
+    layer(inputs())
+    before = float(layer.states["x"].scale)
+    layer(inputs() * 64)
+    assert float(layer.states["x"].scale) == pytest.approx(before / 64, rel=1e-6)
+
+
+def test_recompute_uses_the_first_passes_scales_and_counts_once():
+    plain, recomputed = linear("te-delayed"), linear("te-delayed")
+    for step in range(3):
+        x, dy = inputs(stream=step + 1), inputs(64, 96, step + 9)
+        plain(x.clone().requires_grad_()).backward(dy)
+        y = checkpoint(recomputed, x.clone().requires_grad_(), use_reentrant=False, context_fn=recompute_contexts)
+        y.backward(dy)
+        assert torch.equal(plain.weight.grad, recomputed.weight.grad)
+    for name, buffer in plain.named_buffers():
+        assert torch.equal(buffer, recomputed.get_buffer(name)), name
+
+
+def test_cached_weights_are_refreshed_by_the_first_microbatch_only():
+    layer = linear("te-current")
+    x = inputs()
+    with microbatch(first=True):
+        y = layer(x)
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    with microbatch(first=False):
+        assert torch.equal(layer(x), y)
+    with microbatch(first=True):
+        assert torch.equal(layer(x), y * 2)
+
+
+def test_weights_of_a_delayed_layer_survive_a_checkpoint():
+    layer = linear("te-delayed")
+    layer(inputs() * 8)
+    other = linear("te-delayed")
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.states["x"].scale, layer.states["x"].scale)
+    assert torch.equal(other.states["w"].amax_history, layer.states["w"].amax_history)
+
+
+def test_fp32_scales_of_fine_tiles_run_in_fp32():
+    op = Operand("e4m3", (1, 32), "te-fp32")
+    data, _, _ = prepare(inputs(), op)
+    assert data.dtype is torch.float32
+    assert torch.equal(data, quantise(inputs(), op).dequantise())
+
+
+def test_an_exception_leaves_no_phase_behind():
+    with pytest.raises(RuntimeError, match="inside"), microbatch(first=True):
+        raise RuntimeError("inside")
+    assert emulation._phase.first_microbatch is None
