@@ -1,0 +1,65 @@
+"""AutoModel's FSDP options on two gloo ranks: FP8 all-gather and scale precompute, for the tensorwise recipe."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from fp8parity import corpus, models
+from fp8parity.recipes import RECIPES, apply
+from fp8parity.run import cross_entropy
+from fp8parity.session import presets
+
+
+def train(rank: int, path: str, all_gather: bool) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    recipe = RECIPES["ao-tensorwise"]
+    if all_gather:
+        recipe = replace(recipe, options=(("enable_fsdp_float8_all_gather", True),))
+    applied = apply(models.build(presets()["tiny"].model, 0), recipe, "emulated", tokens=256)
+    mesh = init_device_mesh("cpu", (2,))
+    for layer in applied.model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(applied.model, mesh=mesh)
+    optimiser = torch.optim.AdamW(applied.model.parameters(), lr=1e-3, foreach=False)
+    losses = []
+    for step in range(3):
+        loss = cross_entropy(applied.model, *corpus.load("synthetic").batch(rank, step, 2, 128))
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+        if all_gather:
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+            precompute_float8_dynamic_scale_for_fsdp(applied.model)
+        losses.append(loss.item())
+    if rank == 0:
+        torch.save(losses, f"{path}.losses")
+    dist.destroy_process_group()
+
+
+def run(path: Path, all_gather: bool) -> list[float]:
+    """Losses of the first of two processes that run this file."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "fixtures")}
+    command = [sys.executable, __file__, str(path), str(int(all_gather))]
+    ranks = [subprocess.Popen([*command, str(r)], env=environment) for r in range(2)]
+    assert [p.wait(timeout=300) for p in ranks] == [0, 0]
+    return torch.load(f"{path}.losses")
+
+
+def test_fp8_all_gather_trains_as_the_bf16_one_does(tmp_path):
+    plain, gathered = run(tmp_path / "plain", False), run(tmp_path / "gathered", True)
+    assert plain[2] < plain[0] - 0.1
+    assert gathered[0] == plain[0]  # the same codes are gathered as were made after the gather
+    assert abs(gathered[2] / plain[2] - 1) < 2e-3
+
+
+if __name__ == "__main__":
+    train(int(sys.argv[3]), sys.argv[1], sys.argv[2] == "1")

@@ -1,0 +1,149 @@
+"""Each verdict from made-up records, and the messages a person reads."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fp8parity import judge
+from fp8parity.golden import Golden, GoldenSeed
+from fp8parity.record import CellKey, Measurement, Measurements, NonFinite
+from fp8parity.tolerances import Bound, LossRow, Tolerances
+
+ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")
+
+
+@pytest.fixture
+def golden(trajectory):
+    runs = [trajectory(seed=s) for s in range(8)]
+    return Golden(
+        model="nano", corpus="synthetic", spec_hash="spec", schedule=runs[0].schedule, fingerprint="print", floor=None,
+        seeds=[GoldenSeed(**{k: getattr(r, k) for k in GoldenSeed.model_fields}) for r in runs], gradients=[],
+        provenance=runs[0].provenance,
+    )  # fmt: skip
+
+
+def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **changes):
+    candidates = [trajectory("te-current", s, g, **changes) for s, g in enumerate(gaps)]
+    return judge.loss_parity(candidates, [trajectory(seed=s, gap=g) for s, g in enumerate(controls)], golden, row, last_look=True)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "controls", "status"),
+    [
+        ((0.0005, -0.0004, 0.0003), (0, 0, 0), "pass"),
+        ((0.0095, 0.0100, 0.0105), (0, 0, 0), "fail"),
+        ((-0.0105, -0.0100, -0.0095), (0, 0, 0), "improved"),
+        ((-0.004, 0.001, 0.008), (0, 0, 0), "inconclusive"),
+        ((0.0105, 0.0100, 0.0102), (0.0100, 0.0101, 0.0099), "drift"),
+        ((0.0001, 0.0002, 0.0001), (-0.0099, -0.0101, -0.0100), "fail"),
+    ],
+    ids=["pass", "fail", "improved", "inconclusive", "framework moved", "recipe moved against its control"],
+)
+def test_status_of_gaps(trajectory, golden, gaps, controls, status):
+    found = verdict(trajectory, golden, gaps, controls)
+    assert found.status == status
+    assert found.green == (status in ("pass", "improved"))
+
+
+def test_message_says_what_moved(trajectory, golden):
+    text = verdict(trajectory, golden, (0.0095, 0.0100, 0.0105)).message()
+    assert text.startswith("te-current-nano-emulated: loss parity fail")
+    assert "+1.00% [" in text
+    assert "margin 0.50% (a made-up row)" in text
+    assert "the recipe moved, not the framework" in text
+    assert "8 seeds, torch 0, d" in text
+    moved = verdict(trajectory, golden, (0.0105, 0.0100, 0.0102), (0.0100, 0.0101, 0.0099)).message()
+    assert "the framework moved, not the recipe" in moved
+
+
+def test_a_drifting_control_is_red_itself(trajectory, golden):
+    runs = [trajectory(seed=s, gap=0.01 + 1e-4 * s) for s in range(3)]
+    found = judge.loss_parity(runs, runs, golden, ROW, last_look=True)
+    assert found.status == "drift"
+    runs = [trajectory(seed=s, gap=1e-4 * s) for s in range(3)]
+    assert judge.loss_parity(runs, runs, golden, ROW, last_look=True).status == "pass"
+
+
+def test_undecided_asks_for_more_seeds(trajectory, golden):
+    candidates = [trajectory("te-current", s, g) for s, g in enumerate((-0.004, 0.001, 0.008))]
+    controls = [trajectory(seed=s) for s in range(3)]
+    assert judge.loss_parity(candidates, controls, golden, ROW, last_look=False) is None
+
+
+def test_a_spike_in_the_middle_is_found_though_the_tail_is_fine(trajectory, golden):
+    spiked = trajectory("te-current", 0, 1e-4).loss
+    spiked[3] *= 3
+    row = ROW.model_copy(update={"window": 2})
+    found = judge.loss_parity(
+        [trajectory("te-current", 0, loss=spiked), *(trajectory("te-current", s, 1e-4) for s in (1, 2))],
+        [trajectory(seed=s) for s in range(3)], golden, row, last_look=True,
+    )  # fmt: skip
+    assert found.status == "fail"
+    assert found.first_out == 2
+    assert "first out" in found.message()
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        ({"non_finite": NonFinite(step=7, where="gradient of layers.0")}, "fail", "non-finite at step 7: gradient of layers.0"),
+        ({"loss": [1.0] * 5}, "error", "holds 5 losses and 12 norms of 12 steps"),
+        ({"validation": []}, "error", "12 losses"),
+        ({"inventory": []}, "error", "converted no module"),
+        ({"spec_hash": "other"}, "stale", "spec hash"),
+        ({"fingerprint": "other"}, "stale", "corpus or its tokeniser changed"),
+        ({"initial_weights": "other"}, "stale", "other initial weights"),
+    ],
+)
+def test_what_is_never_a_pass(trajectory, golden, changes, status, words):
+    found = verdict(trajectory, golden, (1e-4, 2e-4, 0.0), **changes)
+    assert found.status == status
+    assert words in found.headline
+    assert not found.green
+
+
+def test_nan_losses_are_never_a_pass(trajectory, golden):
+    assert not verdict(trajectory, golden, (0, 0, 0), loss=[math.nan] * 12).green
+
+
+def test_bit_equal_losses_mean_that_nothing_was_quantised(trajectory, golden):
+    found = verdict(trajectory, golden, (0.0, 0.0001, 0.0002))
+    assert found.status == "fail"
+    assert "nothing was quantised" in found.headline
+
+
+def test_no_golden(trajectory):
+    found = verdict(trajectory, None, (1e-4, 0, 0))
+    assert found.status == "no-golden"
+    assert "--golden-update" in found.message()
+
+
+def bounds(*rows):
+    return Tolerances(path=Path("t.toml"), loss=[], bound=list(rows), golden=[])
+
+
+def measured(*values):
+    cell = CellKey(model="nano", recipe="te-current", execution="emulated", corpus="synthetic")
+    rows = [Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
+    # model_construct: a judge reads numbers, not where they come from.
+    return Measurements.model_construct(cell=cell, check="gemm", values=rows, notes=[])
+
+
+BOUND = Bound(check="gemm", metric="fprop sqnr", expect={"te-current": {"g": 28.5}}, band=0.5, why="a made-up row")
+
+
+@pytest.mark.parametrize(("value", "status"), [(28.4, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (math.nan, "fail")])
+def test_bounds_are_two_sided(value, status):
+    assert judge.measurements(measured(value), bounds(BOUND)).status == status
+
+
+def test_an_unbounded_number_and_an_empty_check_are_errors():
+    assert judge.measurements(measured(28.5), bounds()).status == "error"
+    assert judge.measurements(measured(), bounds(BOUND)).status == "error"
+
+
+def test_the_last_matching_row_applies():
+    wide = Bound(check="gemm", metric="*", low=0, high=99, why="a made-up row")
+    assert judge.measurements(measured(50.0), bounds(BOUND, wide)).status == "pass"
+    assert judge.measurements(measured(50.0), bounds(wide, BOUND)).status == "fail"

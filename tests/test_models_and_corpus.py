@@ -1,0 +1,151 @@
+"""Models, corpora and random bits: the same numbers everywhere."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from fp8parity import corpus, models, prng, synthetic
+from fp8parity.models import MODELS, ModelConfig, build, weights_hash
+from fp8parity.schedule import SCHEDULES, spec_hash
+
+SMALL = ModelConfig("x", dim=32, layers=2, heads=4, kv_heads=2, hidden=64, bias=True, tied=True)
+
+
+def test_splitmix_is_the_published_one():
+    """First outputs of SplitMix64 for seed 1234567 (Vigna's reference implementation)."""
+    wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert [v % 2**64 for v in prng.bits(1234567, 0, 3).tolist()] == wanted
+    assert torch.equal(prng.bits(5, 2, 3), prng.bits(5, 0, 5)[2:])
+
+
+def test_normal_draws():
+    z = prng.normal(3, 100_000)
+    assert abs(float(z.mean())) < 0.015
+    assert abs(float(z.std()) - 1) < 0.01
+    assert float(z.abs().max()) <= 3.4642
+
+
+def test_below_is_uniform():
+    counts = np.bincount(prng.below(7, 1, 0, 70_000).numpy(), minlength=7)
+    assert len(counts) == 7
+    assert abs(counts - 10_000).max() < 500
+
+
+@pytest.mark.parametrize("config", MODELS, ids=lambda m: m.name)
+def test_preset_sizes(config):
+    wanted = {"tiny": 1e6, "mini": 15e6, "small": 125e6, "base": 350e6, "1b": 1.2e9}[config.name]
+    assert abs(config.parameters / wanted - 1) < 0.08
+    with torch.device("meta"):
+        assert sum(p.numel() for p in models.Transformer(config).parameters()) == config.parameters
+    assert config.dim % 128 == config.hidden % 128 == 0
+    assert (config.kv_heads * config.head_dim) % 32 == 0
+    assert config.name in SCHEDULES
+
+
+def test_initial_weights_are_pinned():
+    """By hash: another library version, or a change of the generator, would move every golden."""
+    first = weights_hash(build(MODELS[0], 0))
+    assert first == weights_hash(build(MODELS[0], 0))
+    assert first != weights_hash(build(MODELS[0], 1))
+    assert first.startswith("737db9f71c9d6e91")
+
+
+def test_options_of_the_model():
+    model = build(SMALL, 0)
+    assert model.lm_head.weight is model.embedding.weight
+    assert model.layers[0].attention.q_proj.bias is not None
+    ids = torch.arange(12).view(1, 12)
+    y = model(ids)
+    assert y.shape == (1, 12, 256)
+    changed = ids.clone()
+    changed[0, 8:] = 99
+    assert torch.equal(model(changed)[:, :8], y[:, :8])  # causal
+    assert not torch.equal(model(changed)[:, 8:], y[:, 8:])
+
+
+def test_synthetic_text_is_pinned_and_its_entropy_is_that_of_its_draws():
+    text = synthetic.tokens(330_000, "train")
+    rows = text.reshape(-1, 33)
+    assert set(rows[:, 0].tolist()) == {synthetic.FRESH, synthetic.COPY}
+    assert abs((rows[:, 0] == synthetic.COPY).mean() - 1 / 16) < 0.01
+    copies = np.flatnonzero(rows[:, 0] == synthetic.COPY)
+    assert (rows[copies, 1:] == rows[copies - 1, 1:]).all()
+    # The code length of the text under its own law, against the entropy rate: 10,000 segments give 0.3%.
+    p = synthetic.weights() / synthetic.weights().sum(1, keepdims=True)
+    fresh = rows[rows[:, 0] == synthetic.FRESH][:, 1:].astype(int)
+    before = np.concatenate([np.zeros((len(fresh), 1), int), fresh[:, :-1]], axis=1)
+    length = -np.log(p[before, fresh]).sum()
+    c = 1 / 16
+    length += -np.log(c) * len(copies) - np.log(1 - c) * len(fresh)
+    assert abs(length / text.size / synthetic.entropy_rate() - 1) < 0.005
+    assert corpus.load("synthetic").fingerprint.startswith("9cf7c51c76d86f57")
+
+
+def test_batches_depend_on_seed_and_step_alone():
+    stream = corpus.load("synthetic")
+    x, y = stream.batch(3, 7, 4, 16)
+    assert torch.equal(x[:, 1:], y[:, :-1])
+    assert torch.equal(stream.batch(3, 7, 4, 16)[0], x)
+    assert not torch.equal(stream.batch(3, 8, 4, 16)[0], x)
+    assert not torch.equal(stream.batch(4, 7, 4, 16)[0], x)
+    assert torch.equal(stream.held_out(8, 16)[0], stream.held_out(8, 16)[0])
+
+
+def test_text_files_and_parquet_give_the_same_stream(tmp_path):
+    text = "To be, or not to be. " * 3000
+    (tmp_path / "a.txt").write_text(text)
+    pq.write_table(pa.table({"text": [text]}), tmp_path / "a.parquet")
+    plain, table = (corpus.load(f"text:{tmp_path}/a.{e}") for e in ("txt", "parquet"))
+    assert plain.fingerprint == table.fingerprint
+    assert bytes(plain.train[:20].tolist()) == b"To be, or not to be."
+    assert plain.floor is None
+
+
+def test_a_hub_dataset_is_streamed_from_a_folder_too(tmp_path):
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"text": ["abc " * 8000, "xyz " * 8000]}), tmp_path / "data" / "train.parquet")
+    stream = corpus.load(f"hf:{tmp_path / 'data'}")
+    assert bytes(stream.train[:4].tolist()) == b"abc "
+    assert stream.train.numel() + stream.validation.numel() == 2 * 32_001
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("synthetc", "unknown corpus 'synthetc': did you mean synthetic"),
+        ("synthetic:x", "takes no argument"),
+        ("text:/no/such/file.txt", "no such file /no/such/file.txt"),
+        ("hf:", "write hf:NAME"),
+    ],
+)
+def test_bad_corpora(name, message):
+    with pytest.raises(ValueError, match=message):
+        corpus.load(name)
+
+
+def test_a_short_or_columnless_text_is_refused(tmp_path):
+    (tmp_path / "s.txt").write_text("short")
+    with pytest.raises(ValueError, match="6 bytes are too few"):
+        corpus.load(f"text:{tmp_path / 's.txt'}")
+    pq.write_table(pa.table({"body": ["x"]}), tmp_path / "b.parquet")
+    with pytest.raises(ValueError, match=r"no column 'text' among \['body'\]"):
+        corpus.load(f"text:{tmp_path / 'b.parquet'}")
+
+
+def test_spec_hash_sees_dimensions_schedule_and_corpus_but_not_threads():
+    from dataclasses import replace
+
+    tiny, schedule = MODELS[0], SCHEDULES["tiny"]
+    base = spec_hash(tiny, schedule, "synthetic")
+    assert base == spec_hash(tiny, replace(schedule, threads=2), "synthetic")
+    assert len({base, spec_hash(tiny, replace(schedule, lr=1.0), "synthetic"), spec_hash(tiny, schedule, "x"), spec_hash(replace(tiny, dim=256), schedule, "synthetic")}) == 4
+
+
+def test_schedule_ends_at_zero():
+    s = SCHEDULES["tiny"]
+    assert s.lr_at(s.warmup - 1) == s.lr
+    assert s.lr_at(0) == s.lr / s.warmup
+    assert 0 < s.lr_at(s.steps - 1) < s.lr * 1e-3
+    assert s.validates(s.steps - 1)

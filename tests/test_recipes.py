@@ -1,0 +1,169 @@
+"""The catalogue against the installed packages, conversion and its refusals."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fp8parity import models, recipes
+from fp8parity.cells import Cell, Here, detect, executions, matrix, platforms, reason_not
+from fp8parity.recipes import RECIPES, apply, torchao, why_not
+from fp8parity.recipes.spec import BF16, LinearSpec, Operand
+from fp8parity.session import presets
+
+TORCHAO = [r for r in RECIPES.values() if r.adapter == "torchao"]
+
+
+def tiny() -> models.Transformer:
+    return models.build(presets()["tiny"].model, 0)
+
+
+@pytest.mark.parametrize("recipe", TORCHAO, ids=lambda r: r.name)
+def test_torchao_does_what_the_catalogue_says(recipe):
+    assert torchao.default_spec(recipe) == recipe.linear
+
+
+def test_the_catalogue_itself():
+    """The rows of the design, written once more by hand."""
+    rows = {n: {k: str(v) for k, v in r.linear} for n, r in RECIPES.items()}
+    assert rows["te-delayed"]["fprop_x"] == "e4m3 tensor te-fp32 history 1024"
+    assert rows["te-delayed"]["wgrad_dy"] == "e5m2 tensor te-fp32 history 1024"
+    assert rows["te-block"]["dgrad_w"] == "e4m3 128x128 te-pow2"
+    assert rows["te-block"]["wgrad_x"] == "e4m3 1x128 te-pow2"
+    assert rows["te-nvfp4"]["wgrad_dy"] == "e2m1 1x16 nvfp4 RHT SR"
+    assert rows["te-nvfp4"]["dgrad_dy"] == "e2m1 1x16 nvfp4 SR"
+    assert rows["te-nvfp4"]["fprop_w"] == "e2m1 16x16 nvfp4"
+    assert rows["ao-rowwise-gw-hp"]["wgrad_x"] == "bf16"
+    assert rows["ao-rowwise-gw-hp"]["dgrad_w"] == "e4m3 tensor ao-pow2"
+    assert set(rows["te-mxfp8"].values()) == set(rows["ao-mxfp8"].values()) == {"e4m3 1x32 e8m0-rceil"}
+
+
+@pytest.mark.parametrize("execution", ["emulated", "core"])
+@pytest.mark.parametrize("recipe", TORCHAO, ids=lambda r: r.name)
+def test_inventory_names_every_projection_and_not_the_head(recipe, execution):
+    applied = apply(tiny(), recipe, execution, tokens=512)
+    assert len(applied.inventory) == 4 * 7
+    assert "lm_head" not in {c.fqn for c in applied.inventory}
+    for c in applied.inventory:
+        assert str(recipe.linear.fprop_x) in c.config
+    assert type(applied.model.lm_head) is nn.Linear
+
+
+def test_filters_by_name():
+    recipe = replace(RECIPES["ao-tensorwise"], filters=("lm_head", "k_proj", "v_proj"))
+    names = {c.fqn.rsplit(".", 1)[1] for c in apply(tiny(), recipe, "emulated", tokens=512).inventory}
+    assert names == {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+
+
+def test_a_recipe_that_converts_nothing_is_an_error():
+    with pytest.raises(ValueError, match="ao-tensorwise converted no module"):
+        apply(tiny(), replace(RECIPES["ao-tensorwise"], filters=("",)), "emulated", tokens=512)
+
+
+def test_another_recipe_than_asked_is_an_error():
+    """What torchtitan's and AutoModel's emulated rowwise was: tensorwise."""
+    with pytest.raises(ValueError, match="converted to another recipe"):
+        apply(tiny(), replace(RECIPES["ao-rowwise"], vendor="tensorwise"), "emulated", tokens=512)
+    with pytest.raises(ValueError, match="does another recipe"):
+        apply(tiny(), replace(RECIPES["ao-mxfp8"], vendor="mxfp8_floor"), "emulated", tokens=512)
+
+
+def test_an_adapter_that_skips_modules_is_an_error(monkeypatch):
+    real = torchao.convert_to_float8_training
+
+    def lazy(model, *, config, module_filter_fn):
+        return real(model, config=config, module_filter_fn=lambda m, fqn: module_filter_fn(m, fqn) and "layers.3" not in fqn)
+
+    monkeypatch.setattr(torchao, "convert_to_float8_training", lazy)
+    with pytest.raises(ValueError, match=r"missing \['layers.3"):
+        apply(tiny(), RECIPES["ao-tensorwise"], "emulated", tokens=512)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "features", "tokens", "message"),
+    [
+        ("te-current", 24, 64, "linear.out_features = 24 is not divisible by 16"),
+        ("ao-tensorwise", 24, 64, "linear.out_features = 24 is not divisible by 16"),
+        ("te-mxfp8", 48, 64, "linear.out_features = 48 is not divisible by 32"),
+        ("ao-mxfp8", 64, 48, "48 tokens a microbatch are not divisible by 32"),
+        ("te-delayed", 64, 40, "40 tokens a microbatch are not divisible by 16"),
+    ],
+)
+def test_dimensions(recipe, features, tokens, message):
+    model = nn.Sequential()
+    model.add_module("linear", nn.Linear(64, features, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match=message):
+        apply(model, RECIPES[recipe], "emulated", tokens=tokens)
+
+
+def test_automodel_options():
+    config = torchao.config_for(replace(RECIPES["ao-tensorwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True)
+    assert config.enable_fsdp_float8_all_gather
+    assert config.emulate
+    with pytest.raises(ValueError, match="works with the tensorwise recipe only"):
+        torchao.config_for(replace(RECIPES["ao-rowwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True)
+    with pytest.raises(ValueError, match="unknown torchao option 'fsdp_all_gather'"):
+        torchao.config_for(replace(RECIPES["ao-tensorwise"], options=(("fsdp_all_gather", True),)), emulate=True)
+
+
+def test_the_no_op_is_reported_as_one():
+    recipe = replace(RECIPES["ao-tensorwise"], options=(("force_recompute_fp8_weight_in_bwd", True),))
+    with pytest.warns(UserWarning, match="does nothing"):
+        applied = apply(tiny(), recipe, "emulated", tokens=512)
+    assert "force_recompute_fp8_weight_in_bwd=True (does nothing)" in applied.inventory[0].config
+
+
+def test_unknown_names_are_answered_with_near_ones():
+    with pytest.raises(ValueError, match="unknown recipe 'te-curent': did you mean te-current"):
+        recipes.get("te-curent")
+    with pytest.raises(ValueError, match="unknown execution"):
+        why_not(RECIPES["te-block"], "fast", None)
+
+
+def test_where_each_recipe_runs():
+    assert "needs a GPU of sm_90" in why_not(RECIPES["te-current"], "native", None)
+    assert "needs sm_100 and below sm_120; this GPU is sm_90" in why_not(RECIPES["te-mxfp8"], "native", (9, 0))
+    assert "this GPU is sm_100" in why_not(RECIPES["te-block"], "native", (10, 0))
+    assert why_not(RECIPES["ao-tensorwise"], "native", (9, 0)) is None
+    assert why_not(RECIPES["bf16"], "native", None) is None
+
+
+def test_markers_of_cells():
+    assert platforms(Cell("te-current", "native", "tiny")) == ["h100", "b200"]
+    assert platforms(Cell("te-current", "emulated", "tiny")) == ["cpu"]
+    assert platforms(Cell("te-mxfp8", "emulated", "tiny")) == ["cpu", "h100"]
+    assert platforms(Cell("te-block", "native", "tiny")) == ["h100"]
+    assert platforms(Cell("bf16", "native", "tiny")) == ["cpu", "h100", "b200"]
+
+
+def test_each_recipe_runs_once_a_machine(monkeypatch):
+    """--execution auto: for any machine, every recipe has exactly one execution that is not skipped."""
+    monkeypatch.setattr(recipes, "installed", lambda package: True)
+    for here in (Here("cpu", "cpu", None), Here("h100", "cuda", (9, 0)), Here("b200", "cuda", (10, 0))):
+        running = [c.recipe for c in matrix(["tiny"]) if reason_not(c, here, "auto") is None]
+        assert sorted(running) == sorted(RECIPES), here
+
+
+def test_a_missing_package_is_a_reason(monkeypatch):
+    monkeypatch.setattr(recipes, "installed", lambda package: False)
+    assert "transformer_engine, which is not installed" in why_not(RECIPES["te-current"], "native", (9, 0))
+    assert "torchao, which is not installed" in why_not(RECIPES["ao-rowwise"], "emulated", None)
+
+
+def test_ids_do_not_depend_on_the_machine():
+    ids = [c.id for c in matrix(presets())]
+    assert len(ids) == len(set(ids)) == 5 * (1 + 9 * 2)
+    assert "te-current-tiny-emulated" in ids
+    assert executions(RECIPES["bf16"]) == ("native",)
+    assert detect("cpu") == Here("cpu", "cpu", None, "cpu")
+
+
+def test_transposes():
+    tensor, row, square = Operand("e4m3"), Operand("e4m3", (1, 0)), Operand("e4m3", (128, 128))
+    assert tensor.transposes_to(tensor)
+    assert square.transposes_to(square)
+    assert not row.transposes_to(row)
+    assert not tensor.transposes_to(square)
+    assert BF16.transposes_to(BF16)
+    assert not LinearSpec().quantised

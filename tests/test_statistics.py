@@ -1,0 +1,93 @@
+"""Intervals, equivalence, bands and power, against published tables and simulation."""
+
+import numpy as np
+import pytest
+
+from fp8parity import statistics as st
+
+
+def test_interval_is_students():
+    i = st.mean_interval([1.0, 2.0, 3.0], alpha=0.025)
+    assert (i.mean, i.n, i.level) == (2.0, 3, 0.95)
+    assert i.high - i.mean == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
+    assert st.mean_interval([1.0], 0.05).high == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "place"),
+    [(-0.4, 0.4, "inside"), (0.6, 0.9, "above"), (-0.9, -0.6, "below"), (0.3, 0.7, "undecided"), (-0.7, 0.7, "undecided")],
+)
+def test_equivalence(low, high, place):
+    assert st.equivalence(st.Interval((low + high) / 2, low, high, 3, 0.9), 0.5) == place
+
+
+def test_nan_is_never_inside():
+    assert st.equivalence(st.mean_interval([float("nan"), 0.0, 0.0], 0.05), 0.5) == "undecided"
+
+
+def test_gaps_are_read_in_the_tail():
+    assert st.relative_gaps([[9.0, 1.01, 1.02]], [[1.0, 1.0, 1.0]], tail=2) == pytest.approx([0.015])
+
+
+@pytest.mark.parametrize(
+    ("sd", "margin", "gap", "published"),
+    [
+        (0.04, 0.1, 0.0, 5), (0.04, 0.1, 0.5, 12), (0.06, 0.1, 0.0, 9), (0.06, 0.1, 0.5, 26), (0.06, 0.25, 0.0, 3),
+        (0.06, 0.25, 0.5, 5), (0.1, 0.1, 0.0, 23), (0.1, 0.25, 0.5, 12), (0.1, 0.5, 0.5, 4), (0.3, 0.5, 0.0, 9), (0.3, 1.0, 0.5, 8),
+    ],
+)  # fmt: skip
+def test_power_is_near_the_two_sample_table(sd, margin, gap, published):
+    """The literature's table is for unpaired arms of sd each: a difference of sd * sqrt(2), with twice our degrees of freedom.
+
+    The paired design has fewer degrees of freedom, so it may need up to two seeds more, never fewer.
+    """
+    n = st.seeds_needed(sd * 2**0.5, margin, gap * margin, alpha=0.05)
+    assert n is not None
+    assert published <= n <= published + 2
+
+
+def test_power_matches_simulation():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(4000):
+        i = st.mean_interval(rng.normal(0.1, 0.2, size=5), 0.05)
+        hits += st.equivalence(i, 0.5) == "inside"
+    assert abs(hits / 4000 - st.power(5, 0.2, 0.5, 0.1, 0.05)) < 0.025
+
+
+def test_escalation_keeps_its_error_rates():
+    """A true gap at the margin passes in at most alpha of the sessions, with all three looks; a true gap of 0 never fails."""
+    rng = np.random.default_rng(1)
+    looks, alpha, margin, sd = (3, 5, 8), 0.05, 0.5, 0.15
+    ends = {0.0: [], margin: []}
+    for gap, found in ends.items():
+        for _ in range(3000):
+            x = rng.normal(gap, sd, size=looks[-1])
+            places = [st.equivalence(st.mean_interval(x[:n], alpha / len(looks)), margin) for n in looks]
+            found.append(next((p for p in places if p != "undecided"), "undecided"))
+    assert ends[margin].count("inside") / 3000 < alpha
+    assert ends[0.0].count("above") == 0
+    assert ends[0.0].count("inside") / 3000 > 0.95
+
+
+def test_band_bounds_the_false_alarm_rate_of_a_run():
+    """Unrelated runs of the same law, the worst case: at most alpha leave the band (3000 runs: 3 sigma above)."""
+    rng = np.random.default_rng(2)
+    alpha, steps = 0.05, 160
+    curve = 5 - np.linspace(0, 1, steps)
+    runs = lambda n: (curve * (1 + 0.01 * rng.normal(size=(n, steps)))).tolist()
+    alarms = 0
+    for _ in range(300):
+        band = st.step_band(runs(8), window=8, alpha=alpha, seeds=1, least=0.0)
+        alarms += sum(band.first_outside(a, b) is not None for a, b in zip(runs(10), runs(10), strict=True))
+    assert alarms / 3000 < alpha + 3 * (alpha / 3000) ** 0.5
+
+
+def test_band_names_the_first_window_outside():
+    golden = [[5.0 + 0.01 * k] * 16 for k in range(8)]
+    band = st.step_band(golden, window=4, alpha=0.001, seeds=3, least=0.005)
+    spike = [5.0] * 8 + [6.0] + [5.0] * 7
+    step, value, centre, half = band.first_outside(spike, [5.0] * 16)
+    assert (step, value, centre) == (8, 5.25, 5.0)
+    assert half < 0.25
+    assert band.first_outside([5.0] * 16, [5.0] * 16) is None
