@@ -24,7 +24,6 @@ from fp8parity.record import CellKey, file_name, write_json
 def one(job: tuple[int, str], *, model: str, threads: int, records: Path) -> str:
     """Train one (seed, recipe) unless it is on record."""
     import torch
-
     from fp8parity import corpus, run
     from fp8parity.session import presets
 

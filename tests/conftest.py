@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from fp8parity import emulation
 from fp8parity.cells import Here
 from fp8parity.models import ModelConfig

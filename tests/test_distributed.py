@@ -8,13 +8,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-
 from fp8parity import corpus, models
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.run import cross_entropy
 from fp8parity.session import presets
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 
 def train(rank: int, path: str, all_gather: bool) -> None:

@@ -2,14 +2,13 @@
 
 import pytest
 import torch
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-
 from fp8parity import emulation, prng
 from fp8parity.emulation import EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.spec import Operand
 from fp8parity.scaling import cut, gemm_tiles, quantise
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 QUANTISED = [r for r in RECIPES.values() if r.linear.quantised]
 

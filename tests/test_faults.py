@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-
 from fp8parity import emulation, scaling
 from fp8parity.cells import Cell
 from fp8parity.emulation import DelayedScale, EmulatedLinear

@@ -4,9 +4,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-
 from fp8parity.formats import (
     E2M1,
     E4M3,
@@ -20,6 +17,8 @@ from fp8parity.formats import (
     power_of_two_floor,
     round_to_grid,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 DTYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 EVERY_BF16 = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(torch.bfloat16).float()

@@ -4,7 +4,6 @@ import math
 from pathlib import Path
 
 import pytest
-
 from fp8parity import judge
 from fp8parity.golden import Golden, GoldenSeed
 from fp8parity.record import CellKey, Measurement, Measurements, NonFinite

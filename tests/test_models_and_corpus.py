@@ -5,7 +5,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-
 from fp8parity import corpus, models, prng, synthetic
 from fp8parity.models import MODELS, ModelConfig, build, weights_hash
 from fp8parity.schedule import SCHEDULES, spec_hash
@@ -140,7 +139,17 @@ def test_spec_hash_sees_dimensions_schedule_and_corpus_but_not_threads():
     tiny, schedule = MODELS[0], SCHEDULES["tiny"]
     base = spec_hash(tiny, schedule, "synthetic")
     assert base == spec_hash(tiny, replace(schedule, threads=2), "synthetic")
-    assert len({base, spec_hash(tiny, replace(schedule, lr=1.0), "synthetic"), spec_hash(tiny, schedule, "x"), spec_hash(replace(tiny, dim=256), schedule, "synthetic")}) == 4
+    assert (
+        len(
+            {
+                base,
+                spec_hash(tiny, replace(schedule, lr=1.0), "synthetic"),
+                spec_hash(tiny, schedule, "x"),
+                spec_hash(replace(tiny, dim=256), schedule, "synthetic"),
+            }
+        )
+        == 4
+    )
 
 
 def test_schedule_ends_at_zero():

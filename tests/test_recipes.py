@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
-
 from fp8parity import models, recipes
 from fp8parity.cells import Cell, Here, detect, executions, matrix, platforms, reason_not
 from fp8parity.recipes import RECIPES, apply, torchao, why_not
 from fp8parity.recipes.spec import BF16, LinearSpec, Operand
 from fp8parity.session import presets
+from torch import nn
 
 TORCHAO = [r for r in RECIPES.values() if r.adapter == "torchao"]
 

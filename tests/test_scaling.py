@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-
 from fp8parity import prng
 from fp8parity.formats import E4M3
 from fp8parity.operands import sqnr

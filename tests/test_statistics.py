@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-
 from fp8parity import statistics as st
 
 
@@ -75,7 +74,10 @@ def test_band_bounds_the_false_alarm_rate_of_a_run():
     rng = np.random.default_rng(2)
     alpha, steps = 0.05, 160
     curve = 5 - np.linspace(0, 1, steps)
-    runs = lambda n: (curve * (1 + 0.01 * rng.normal(size=(n, steps)))).tolist()
+
+    def runs(n):
+        return (curve * (1 + 0.01 * rng.normal(size=(n, steps)))).tolist()
+
     alarms = 0
     for _ in range(300):
         band = st.step_band(runs(8), window=8, alpha=alpha, seeds=1, least=0.0)

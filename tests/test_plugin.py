@@ -1,0 +1,200 @@
+"""The front: options, markers, ids, gates, resume, xdist. Sessions of a one-layer model in a process of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from fp8parity import golden as goldens
+from fp8parity.record import load_record
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S).group(1)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's project: the example's conftest.py, our suites, loose tolerances, a git commit."""
+    (tmp_path / "conftest.py").write_text(EXAMPLE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    (tmp_path / "suites").symlink_to(ROOT / "suites")
+    (tmp_path / "golden").mkdir()
+    (tmp_path / "golden" / "tolerances.toml").write_text(
+        '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nwhy = "twelve steps of one layer"\n'
+        '[[golden]]\nleast_seeds = 3\nwhy = "twelve steps of one layer"\n'
+    )
+    (tmp_path / ".gitignore").write_text(".parity/\n__pycache__/\n.pytest_cache/\n")
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    return tmp_path
+
+
+def command(*args: str) -> list[str]:
+    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "suites/convergence", "--model", "nano", *args]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "FP8PARITY_COMMIT")}
+    return kept | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "160"} | extra
+
+
+def start(project: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*args), cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=300)
+
+
+def record_golden(project: Path) -> None:
+    done = start(project, "--golden-update")
+    assert done.returncode == 0, done.stdout
+    assert "golden: nano on synthetic: new, 3 seeds" in done.stdout
+
+
+def test_the_road_from_golden_to_report(project):
+    """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
+    record_golden(project)
+    stored = goldens.load(project / "golden", "nano", "synthetic")
+    assert [s.seed for s in stored.seeds] == [0, 1, 2]
+    assert stored.gradients
+    shutil.rmtree(project / ".parity")
+    arguments = ("--recipe", "my-rowwise", "--recipe", "te-d*", "--recipe", "bf16")
+    done = start(project, *arguments, "-n", "2", "--parity-report", "out.md", "--parity-report", "out.json")
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"my-rowwise +nano +emulated +[+-]\d\.\d\d% \[.*10.00% +2 +- +pass", done.stdout)
+    assert "All 3 checks are green." in (project / "out.md").read_text()
+    rows = json.loads((project / "out.json").read_text())["rows"]
+    assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "te-delayed"}
+
+    # Two workers share a control: it was trained once, and the records say so.
+    before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*.json")}
+    assert len(before) == 6
+    delayed = load_record(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json")
+    assert "history 16" in delayed.inventory[0].config
+    again = start(project, *arguments, "--parity-resume")
+    assert again.returncode == 0
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    fresh = start(project, *arguments)
+    assert fresh.returncode == 0
+    assert all(p.stat().st_mtime_ns > t for p, t in before.items())
+    assert load_record(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json").loss == delayed.loss
+
+    code = (
+        "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    judged = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment(), capture_output=True, text=True)
+    assert judged.returncode == 0, judged.stderr
+    assert "my-rowwise" in judged.stdout
+
+    # A tampered and a truncated golden are refused by name.
+    path = project / "golden" / "nano-synthetic.json"
+    whole = path.read_text()
+    path.write_text(whole.replace('"seed": 1', '"seed": 7'))
+    broken = start(project, "--recipe", "bf16", "--parity-resume")
+    assert broken.returncode == 1
+    assert "its checksum does not match its content" in broken.stdout
+    path.write_text(whole[: len(whole) // 2])
+    assert re.search(r"nano-synthetic.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stdout)
+
+
+def test_golden_update_refuses(project):
+    in_ci = start(project, "--golden-update", CI="true")
+    assert in_ci.returncode == 1
+    assert "CI never records goldens" in in_ci.stdout
+    few = start(project, "--golden-update", "--seeds", "2", "--parity-resume")
+    assert few.returncode == 1
+    assert "2 seeds; golden/tolerances.toml asks for 3" in few.stdout
+    (project / "dirty.txt").write_text("x")
+    dirty = start(project, "--golden-update", "--seeds", "3")
+    assert dirty.returncode == 1
+    assert "uncommitted changes" in dirty.stdout
+    assert not list((project / "golden").glob("*.json"))
+
+
+def test_without_a_golden_it_is_red(project):
+    done = start(project, "--recipe", "bf16")
+    assert done.returncode == 1
+    assert "no-golden" in done.stdout
+    assert "--golden-update" in done.stdout
+
+
+def test_another_corpus(project):
+    done = start(project, "--golden-update", "--corpus", "counting:20000")
+    assert done.returncode == 0, done.stdout
+    assert (project / "golden" / "nano-counting_20000.json").exists()
+
+
+def test_a_killed_run_keeps_its_finished_cells(project):
+    record_golden(project)
+    shutil.rmtree(project / ".parity")
+    process = subprocess.Popen(command("--recipe", "te-current", "--seeds", "3"), cwd=project, env=environment(), stdout=subprocess.DEVNULL)
+    deadline = time.time() + 120
+    while time.time() < deadline and not list((project / ".parity").glob("te-current*.json")):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = list((project / ".parity").glob("*.json"))
+    assert kept
+    for path in kept:
+        load_record(path)  # whole, with its checksum
+    times = {p: p.stat().st_mtime_ns for p in kept}
+    done = start(project, "--recipe", "te-current", "--seeds", "3", "--parity-resume")
+    assert done.returncode == 0, done.stdout
+    assert {p: p.stat().st_mtime_ns for p in kept} == times
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"),
+        (("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
+        (("--seeds", "1"), 4, "at least two different seeds"),
+        (("--seeds", "a"), 4, "takes a count (5) or a list"),
+        (("--corpus", "synthtic", "--recipe", "bf16"), 1, "unknown corpus 'synthtic': did you mean synthetic"),
+        (("-m", "b200"), 1, "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is"),
+        (("--require", "te-current-nano-native", "--recipe", "te-current", "--collect-only"), 0, "te-current-nano-native"),
+    ],
+)
+def test_one_sentence_each(project, arguments, code, words):
+    done = start(project, *arguments)
+    assert words in done.stdout + done.stderr
+    assert done.returncode == code
+
+
+def test_a_required_cell_that_is_skipped_is_red(project):
+    record_golden(project)
+    done = start(project, "--recipe", "te-current", "--parity-resume", "--require", "te-current-*-native", "--require", "x-*")
+    assert "required cell te-current-nano-native was skipped: needs" in done.stdout
+    assert "--require x-* matches no cell" in done.stdout
+    assert done.returncode == 1
+    assert "1 passed" in done.stdout
+
+
+def test_header_and_ids(project):
+    done = start(project, "--collect-only", "-q", "--recipe", "te-current")
+    assert "te-current-nano-native" in done.stdout
+    assert "te-current-nano-emulated" in done.stdout
+    header = start(project, "--collect-only", "--recipe", "bf16").stdout
+    assert "fp8-parity: " in header
+    assert "runs here: bf16" in header
+
+
+def test_malformed_tolerances_name_file_line_and_key(project):
+    path = project / "golden" / "tolerances.toml"
+    path.write_text(path.read_text().replace("margin = 0.1", 'margin = "wide"'))
+    done = start(project, "--recipe", "bf16")
+    assert done.returncode == 1
+    assert "tolerances.toml:1: [[loss]] key margin" in done.stdout
+
+
+def test_dimensions_that_a_recipe_cannot_take(project):
+    text = EXAMPLE.replace("hidden=128", "hidden=72")
+    (project / "conftest.py").write_text(text)
+    done = start(project, "--recipe", "te-current")
+    assert done.returncode == 1
+    assert "gate_proj.out_features = 72 is not divisible by 16" in done.stdout
