@@ -138,6 +138,11 @@ def test_rows_of_the_project(trajectory):
     assert all(row.why for row in [*table.loss, *table.bound, *table.golden])
 
 
+def test_escalation_ends_where_the_golden_does():
+    row = tolerances.LossRow(margin=0.005, seeds=(3, 5, 8), why="long enough")
+    assert [row.within(n).seeds for n in (2, 3, 4, 5, 8, 9)] == [(2,), (3,), (3, 4), (3, 5), (3, 5, 8), (3, 5, 8)]
+
+
 def test_no_row_is_an_error(tmp_path, trajectory):
     (tmp_path / "t.toml").write_text(LOSS.replace("margin", 'recipe = "x"\nmargin'))
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row matches bf16-nano-native"):
