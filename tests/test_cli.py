@@ -1,0 +1,67 @@
+"""The command line: exit status and what it prints."""
+
+from pathlib import Path
+
+import pytest
+from fp8parity.cli import main
+from fp8parity.recipes import RECIPES
+from fp8parity.record import CellKey, Measurement, Measurements, file_name, write_json
+
+GOLDEN = str(Path(__file__).parents[1] / "golden")
+
+
+def test_recipes_lists_every_execution_and_a_reason(capsys):
+    assert main(["recipes"]) == 0
+    out = capsys.readouterr().out
+    for name in RECIPES:
+        assert name in out
+    assert out.count("runs here") >= 10
+
+
+def test_power_agrees_with_the_statistics(capsys):
+    from fp8parity.statistics import seeds_needed
+
+    assert main(["power", "--golden-dir", GOLDEN, "--sd", "0.1%", "--margin", "0.25%"]) == 0
+    out = capsys.readouterr().out
+    assert f"true gap 0.000%: {seeds_needed(0.001, 0.0025, 0.0, 0.05 / 3)} seeds" in out
+    assert main(["power", "--golden-dir", GOLDEN, "--sd", "5%", "--margin", "0.1%"]) == 0
+    assert "more than 400 seeds" in capsys.readouterr().out
+
+
+def test_power_from_records(trajectory, tmp_path, capsys):
+    for seed, gap in enumerate((0.001, 0.002, 0.003)):
+        for run in (trajectory(seed=seed), trajectory("te-current", seed, gap)):
+            write_json(tmp_path / file_name(run.cell, f"seed{seed}"), run)
+    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--records", str(tmp_path)]) == 0
+    assert "spread of a seed's gap 0.100%" in capsys.readouterr().out
+    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--recipe", "te-curren", "--records", str(tmp_path)]) == 2
+    assert "did you mean te-current" in capsys.readouterr().err
+
+
+def measured(trajectory, value: float) -> Measurements:
+    cell = CellKey(model="tiny", recipe="te-current", execution="emulated", corpus="synthetic")
+    row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
+    return Measurements(cell=cell, check="gemm", values=[row], provenance=trajectory().provenance, session="s")
+
+
+@pytest.mark.parametrize(("value", "code"), [(28.5, 0), (24.0, 1), (55.6, 1)])
+def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
+    record = measured(trajectory, value)
+    write_json(tmp_path / file_name(record.cell, "gemm"), record)
+    report = tmp_path / "out" / "report.md"
+    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, "--report", str(report)]) == code
+    assert ("not green" in report.read_text()) == bool(code)
+    assert "te-current" in capsys.readouterr().out
+
+
+def test_bounds_prints_rows_to_paste(trajectory, tmp_path, capsys):
+    record = measured(trajectory, 28.46)
+    write_json(tmp_path / file_name(record.cell, "gemm"), record)
+    assert main(["bounds", str(tmp_path)]) == 0
+    assert 'te-current = { "gaussian" = 28.5 }' in capsys.readouterr().out
+
+
+def test_bad_input_is_2_and_one_line(tmp_path, capsys):
+    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN]) == 2
+    assert capsys.readouterr().err == f"fp8parity: {tmp_path} holds no records\n"
+    assert main(["judge", str(tmp_path), "--golden-dir", str(tmp_path)]) == 2
