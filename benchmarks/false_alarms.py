@@ -14,26 +14,10 @@ from pathlib import Path
 
 import numpy as np
 from fp8parity import judge, statistics, tolerances
-from fp8parity.golden import Golden, GoldenSeed
+from fp8parity.golden import Golden, from_runs
 from fp8parity.judge import Verdict
 from fp8parity.record import Trajectory, load_records
 from fp8parity.tolerances import LossRow
-
-
-def golden_of(runs: list[Trajectory]) -> Golden:
-    """A golden of these BF16 runs."""
-    first = runs[0]
-    return Golden(
-        model=first.cell.model,
-        corpus=first.cell.corpus,
-        spec_hash=first.spec_hash,
-        schedule=first.schedule,
-        fingerprint=first.fingerprint,
-        floor=first.floor,
-        seeds=[GoldenSeed(**{k: getattr(r, k) for k in GoldenSeed.model_fields}) for r in runs],
-        gradients=[],
-        provenance=first.provenance,
-    )
 
 
 def _repeat(mine: list[Trajectory], controls: dict[int, Trajectory], golden: Golden, row: LossRow) -> Verdict | None:
@@ -56,7 +40,7 @@ def main() -> None:
     table = tolerances.load(args.golden_dir / "tolerances.toml")
     runs = [r for r in load_records(args.records) if isinstance(r, Trajectory)]
     controls = {r.seed: r for r in runs if r.cell.recipe == "bf16"}
-    golden = golden_of(list(controls.values()))
+    golden = from_runs(list(controls.values()), [])
     tail = int(golden.schedule["tail"])
     total, red = 0, 0
     print(f"{golden.model}: {len(controls)} BF16 seeds, {golden.provenance.line()}")

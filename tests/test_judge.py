@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity import judge
-from fp8parity.golden import Golden, GoldenSeed
+from fp8parity.golden import from_runs
 from fp8parity.record import CellKey, Measurement, Measurements, NonFinite
 from fp8parity.tolerances import Bound, LossRow, Tolerances
 
@@ -14,12 +14,7 @@ ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")
 
 @pytest.fixture
 def golden(trajectory):
-    runs = [trajectory(seed=s) for s in range(8)]
-    return Golden(
-        model="nano", corpus="synthetic", spec_hash="spec", schedule=runs[0].schedule, fingerprint="print", floor=None,
-        seeds=[GoldenSeed(**{k: getattr(r, k) for k in GoldenSeed.model_fields}) for r in runs], gradients=[],
-        provenance=runs[0].provenance,
-    )  # fmt: skip
+    return from_runs([trajectory(seed=s) for s in range(8)], [])
 
 
 def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **changes):
