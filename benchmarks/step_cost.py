@@ -13,10 +13,11 @@ import warnings
 
 import numpy as np
 import torch
-from fp8parity import corpus, models, recipes
+from fp8parity import corpus, models, recipes, steps
 from fp8parity.cells import executions
-from fp8parity.run import Masters, microbatches, pinned_threads, train_step
+from fp8parity.run import microbatches, pinned_threads
 from fp8parity.session import presets
+from fp8parity.steps import Masters
 
 
 class Stepper:
@@ -26,13 +27,13 @@ class Stepper:
         self.schedule = preset.schedule
         model = models.build(preset.model, 0)
         self.applied = recipes.apply(model, recipes.get(name), execution, tokens=self.schedule.tokens)
-        self.masters = Masters(self.applied.model, self.schedule)
+        self.take = steps.make(self.applied, Masters(self.applied.model, self.schedule), self.schedule, "eager")
 
     def seconds(self, step: int) -> float:
         """Process time of one step."""
         batches = microbatches(corpus.load("synthetic"), self.schedule, 0, step, torch.device("cpu"))
         start = time.process_time()
-        train_step(self.applied, self.masters, self.schedule, batches, step)
+        self.take(batches, step)
         return time.process_time() - start
 
 

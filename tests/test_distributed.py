@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from fp8parity import corpus, models
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.run import cross_entropy
 from fp8parity.session import presets
+from fp8parity.steps import cross_entropy
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
