@@ -29,3 +29,10 @@ def test_gradients(cell, road):
 def test_state(cell, road):
     """Recipe state over steps: accumulation, cached weights, recompute, checkpoint."""
     road.numerics("state", cell)
+
+
+@pytest.mark.quantised
+@pytest.mark.kernels
+def test_dispatch(cell, road):
+    """fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names: a silent fall-back trains well and hides."""
+    road.numerics("dispatch", cell)
