@@ -133,7 +133,7 @@ def test_rows_of_the_project(trajectory):
     cell = trajectory("te-nvfp4").cell
     assert table.loss_row(cell).margin == 0.015
     assert table.loss_row(trajectory("ao-rowwise").cell).margin == 0.005
-    assert table.least_seeds(cell.model_copy(update={"model": "mini"})) == 2
+    assert table.least_seeds(cell.model_copy(update={"model": "1b"})) == 2
     assert table.least_seeds(cell) == 8
     assert all(row.why for row in [*table.loss, *table.bound, *table.golden])
 
