@@ -1,0 +1,19 @@
+"""What needs a GPU to go wrong: short accumulators, offsets beyond 32 bits, FP8 attention. Bounds: golden/tolerances.toml."""
+
+import pytest
+
+
+def test_accumulation(recipe_cell, road):
+    """No bias that grows with K: the operands are exact in every format, so what is left is accumulation."""
+    road.numerics("accumulation", recipe_cell)
+
+
+def test_large(recipe_cell, road):
+    """Tensors of more than 2**31 elements: every repeated block of the results equals the first, to the bit."""
+    road.numerics("large", recipe_cell)
+
+
+@pytest.mark.quantised
+def test_attention(recipe_cell, road):
+    """FP8 attention runs where the package says so, and its output and gradients are as far from FP64 as FP8 is."""
+    road.numerics("attention", recipe_cell)
