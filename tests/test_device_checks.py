@@ -430,7 +430,8 @@ def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypa
 
 
 def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "suites/numerics/test_device.py", "--recipe", "te-nvfp4"]
+    only = "(accumulation and te-nvfp4-emulated) or (large and bf16)"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "suites/numerics/test_device.py", "-k", only]
     done = subprocess.run(
         [*command, "--parity-records", str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "250"},
         capture_output=True, text=True, timeout=300,
@@ -438,5 +439,5 @@ def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
     assert done.returncode == 1, done.stdout  # nothing ran
     assert "fprop_x (e2m1 1x16 nvfp4) does not hold the operands exactly" in done.stdout
     assert "tensors over 2**31 bytes need a GPU" in done.stdout
-    assert "FP8 attention is Transformer Engine's" in done.stdout
+    assert "2 skipped" in done.stdout
     assert not list(tmp_path.glob("*.json"))

@@ -59,7 +59,9 @@ def test_nothing_right_of_the_record_looks_back(module):
     assert not own & LEFT
 
 
-@pytest.mark.parametrize(("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})])
+@pytest.mark.parametrize(
+    ("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})]
+)
 def test_only_the_adapters_import_a_vendor(vendor, doors):
     found = {
         path.name

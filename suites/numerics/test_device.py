@@ -8,12 +8,14 @@ def test_accumulation(recipe_cell, road):
     road.numerics("accumulation", recipe_cell)
 
 
+@pytest.mark.kernels
 def test_large(recipe_cell, road):
     """Tensors of more than 2**31 elements: every repeated block of the results equals the first, to the bit."""
     road.numerics("large", recipe_cell)
 
 
 @pytest.mark.quantised
+@pytest.mark.kernels
 def test_attention(recipe_cell, road):
     """FP8 attention runs where the package says so, and its output and gradients are as far from FP64 as FP8 is."""
     road.numerics("attention", recipe_cell)
