@@ -26,6 +26,11 @@ def test_gradients(cell, road):
     road.numerics("gradients", cell)
 
 
+def test_layers(cell, road):
+    """Every linear's output and gradients against FP32 at the trained state: none lost, none left unquantised."""
+    road.numerics("layers", cell)
+
+
 def test_state(cell, road):
     """Recipe state over steps: accumulation, cached weights, recompute, checkpoint."""
     road.numerics("state", cell)
