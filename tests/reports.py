@@ -1,0 +1,105 @@
+"""Made-up sessions for the tests of reports: any number of recipes, models, seeds and steps, with chosen faults."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+
+from fp8parity import golden as goldens
+from fp8parity import judge, tolerances
+from fp8parity.judge import Speed, Verdict
+from fp8parity.record import CellKey, Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
+from fp8parity.report import claims, view
+from fp8parity.report.evidence import Evidence
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RECIPES = ("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp", "ao-mxfp8")
+MODELS = ("tiny", "mini", "small", "base", "1b")
+SNR = {
+    "*": [("fprop", 38.0), ("dgrad", 18.0), ("wgrad", 22.0)],
+    "te-nvfp4": [("fprop", 26.0), ("dgrad", 8.0), ("wgrad", 14.0)],
+    "bf16": [("fprop", 54.0), ("dgrad", 40.0), ("wgrad", 44.0)],
+}
+"""dB by GEMM, inside the bounds of golden/tolerances.toml."""
+LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate", "mlp.up", "mlp.down")]  # fmt: skip  # noqa: E501
+
+
+def provenance(**changes: object) -> Provenance:
+    base = Provenance(
+        packages={"torch": "2.11.0", "torchao": "0.18.0"}, device="NVIDIA H200", capability=[9, 0], driver="570", cuda="13.0", cpu="c",
+        cpu_flags=["avx2"], threads=1, python="3.12", system="s", commit="abc", dirty=False, environment={"NVTE_X": "1 2"}, quantiser="-",
+    )  # fmt: skip
+    return base.model_copy(update=changes)
+
+
+def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **changes: object) -> Trajectory:
+    """A curve that decays from 5.5 nats, with the noise of its seed and a little of its recipe; ``gap`` shifts its second half."""
+    common, own = random.Random(f"{model}{seed}"), random.Random(f"{recipe}{model}{seed}")
+    loss = []
+    for s in range(steps):
+        shift = 0.0 if recipe == "bf16" else own.gauss(0, 4e-4) + gap * (2 * s >= steps)
+        loss.append((3.2 + 2.3 * math.exp(-9 * s / steps) + common.gauss(0, 0.02)) * (1 + shift))
+    made = Trajectory(
+        cell=CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic"), seed=seed, spec_hash="s",
+        schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None, initial_weights=f"w{seed}", final_weights="w",
+        loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])], non_finite=None,
+        inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")], seconds=1.0, step_seconds=0.1, peak_memory=1,
+        mode="eager", provenance=provenance(), session="s",
+    )  # fmt: skip
+    return made.model_copy(update=changes)
+
+
+def layers(model: str, recipe: str) -> Measurements:
+    rng = random.Random(f"{model}{recipe}")
+    levels = SNR.get(recipe, SNR["*"])
+    values = [Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels]
+    cell = CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic")
+    return Measurements(cell=cell, check="layers", values=values, provenance=provenance(), session="s")
+
+
+def speed(model: str, recipe: str, ratio: float = 1.31) -> Verdict:
+    cell = CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic")
+    numbers = Speed(
+        ratio=ratio, low=ratio - 0.02, high=ratio + 0.02, n=30, tokens_per_second=13100, tokens_per_second_bf16=10000, mfu=0.412,
+        mfu_bf16=0.315, memory=21 * 2**30, memory_bf16=20 * 2**30, mode="compiled",
+    )  # fmt: skip
+    return Verdict(cell=cell, check="training-step", status="pass", headline="inside the golden's band", speed=numbers)
+
+
+def session(
+    recipes: tuple[str, ...] = RECIPES,
+    models: tuple[str, ...] = ("tiny",),
+    seeds: int = 3,
+    steps: int = 160,
+    gaps: dict[tuple[str, str], float] | None = None,
+    stops: dict[tuple[str, str], int] | None = None,
+    speeds: bool = False,
+) -> tuple[list[Verdict], Evidence]:
+    """Verdicts and evidence. ``gaps`` and ``stops`` are faults by (recipe, model): a shift of the loss, a non-finite step."""
+    table = tolerances.load(GOLDEN / "tolerances.toml")
+    verdicts: list[Verdict] = []
+    records: list[Trajectory | Measurements] = []
+    kept = {}
+    for model in models:
+        controls = [run(model, "bf16", s, steps) for s in range(seeds)]
+        golden = goldens.from_runs([run(model, "bf16", s, steps) for s in range(8)], [])
+        kept[model, "synthetic"] = golden
+        for recipe in ("bf16", *recipes):
+            runs = [run(model, recipe, s, steps, (gaps or {}).get((recipe, model), 0.0)) for s in range(seeds)]
+            stop = (stops or {}).get((recipe, model))
+            if stop is not None:
+                runs[0] = runs[0].model_copy(update={"loss": [*runs[0].loss[:stop], math.nan], "non_finite": NonFinite(step=stop, where="loss")})
+            row = table.loss_row(runs[0].cell)
+            verdict = judge.loss_parity(runs, controls if recipe != "bf16" else runs, golden, row, last_look=True)
+            assert verdict is not None
+            measured = layers(model, recipe)
+            verdicts += [verdict, judge.measurements(measured, table)]
+            verdicts += [speed(model, recipe)] if speeds and recipe != "bf16" else []
+            records += [*runs, measured]
+    return verdicts, Evidence(records=records, goldens=kept, tolerances=table, claims=claims.load(GOLDEN / "claims.toml"))
+
+
+def report(skipped: dict[str, str] | None = None, complaints: tuple[str, ...] = (), **options: object) -> view.Report:
+    verdicts, evidence = session(**options)  # type: ignore[arg-type]
+    return view.build(verdicts, skipped, complaints, "h100 (sm_90)", evidence)
