@@ -53,7 +53,9 @@ def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **chan
 def layers(model: str, recipe: str) -> Measurements:
     rng = random.Random(f"{model}{recipe}")
     levels = SNR.get(recipe, SNR["*"])
-    values = [Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels]
+    values = [
+        Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels
+    ]
     cell = CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic")
     return Measurements(cell=cell, check="layers", values=values, provenance=provenance(), session="s")
 
@@ -89,7 +91,9 @@ def session(
             runs = [run(model, recipe, s, steps, (gaps or {}).get((recipe, model), 0.0)) for s in range(seeds)]
             stop = (stops or {}).get((recipe, model))
             if stop is not None:
-                runs[0] = runs[0].model_copy(update={"loss": [*runs[0].loss[:stop], math.nan], "non_finite": NonFinite(step=stop, where="loss")})
+                runs[0] = runs[0].model_copy(
+                    update={"loss": [*runs[0].loss[:stop], math.nan], "non_finite": NonFinite(step=stop, where="loss")}
+                )
             row = table.loss_row(runs[0].cell)
             verdict = judge.loss_parity(runs, controls if recipe != "bf16" else runs, golden, row, last_look=True)
             assert verdict is not None

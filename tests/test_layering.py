@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
+REPORT = [f"report.{path.stem}" for path in sorted((PACKAGE / "report").glob("*.py")) if path.stem != "__init__"]
 RIGHT_OF_RECORD = (
     "record",
     "golden",
@@ -17,8 +18,7 @@ RIGHT_OF_RECORD = (
     "statistics",
     "judge",
     "report",
-    "report.view",
-    "report.terminal",
+    *REPORT,
     "cli",
     "gate",
     "names",
@@ -51,7 +51,7 @@ def test_imports_without_torch(module):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["record", "golden", "tolerances", "statistics", "judge", "report", "report.view", "report.terminal"])
+@pytest.mark.parametrize("module", ["record", "golden", "tolerances", "statistics", "judge", "report", *REPORT])
 def test_nothing_right_of_the_record_looks_back(module):
     own = {
         name.removeprefix("fp8parity.").split(".")[0] for name in imports(file_of(module), top_level=False) if name.startswith("fp8parity")

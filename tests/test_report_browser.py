@@ -1,0 +1,229 @@
+"""The report in a real browser: Chromium, headless, driven by playwright.
+
+Chromium is looked for on the path (chromium, google-chrome) or at FP8PARITY_CHROMIUM. Where there is none these tests skip; with
+FP8PARITY_REQUIRE_BROWSER=1, as in CI, they fail instead.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from fp8parity.report import write
+
+_SPEC = importlib.util.spec_from_file_location("reports", Path(__file__).with_name("reports.py"))
+reports = importlib.util.module_from_spec(_SPEC)
+sys.modules["reports"] = reports
+_SPEC.loader.exec_module(reports)
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+REQUIRED = os.environ.get("FP8PARITY_REQUIRE_BROWSER") == "1"
+
+
+def lacking(what: str) -> None:
+    (pytest.fail if REQUIRED else pytest.skip)(f"{what}; the report is not tested in a browser")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    binary = os.environ.get("FP8PARITY_CHROMIUM") or next((path for n in NAMES if (path := shutil.which(n))), None)
+    if binary is None:
+        lacking(f"no Chromium on the path ({', '.join(NAMES)}) or at FP8PARITY_CHROMIUM")
+    if importlib.util.find_spec("playwright") is None:
+        lacking("the package playwright is not installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        # Containers run as root, where Chromium's own sandbox does not start.
+        started = driver.chromium.launch(executable_path=binary, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    made = reports.report(
+        {"te-mxfp8-tiny-native": "needs sm_100"}, models=("tiny", "mini"), gaps={("te-current", "mini"): 0.0081},
+        stops={("te-nvfp4", "mini"): 100}, speeds=True,
+    )  # fmt: skip
+    write(made, path)
+    return path
+
+
+@pytest.fixture
+def visit(browser, file):
+    """Opens the report in a fresh window; the test fails where the page complained or asked for anything but itself."""
+    faults: list[str] = []
+    contexts = []
+
+    def start(path: Path = file, width: int = 1280, **options):
+        context = browser.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: faults.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
+        page.on("pageerror", lambda e: faults.append(str(e)))
+        page.on("request", lambda r: faults.append(r.url) if not r.url.startswith((path.as_uri(), "data:", "blob:")) else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-drawn]", timeout=60_000)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+    assert not faults
+
+
+DRAWN = """() => [...document.querySelectorAll('.canvas')].map((c) => {
+  const box = c.getBoundingClientRect(), plot = c.querySelector('.main-svg');
+  const marks = c.querySelectorAll('.scatterlayer .js-line, .points path, .heatmaplayer image').length;
+  const text = [...c.querySelectorAll('.xtick text, .ytick text, .legendtext, .xtitle, .ytitle')].map((t) => t.getBoundingClientRect());
+  const off = text.filter((t) => t.left < box.left - 1 || t.right > box.right + 1 || t.bottom > box.bottom + 1).length;
+  return {name: c.parentElement.id, drawn: !!plot, marks, off, width: plot?.getBoundingClientRect().width, room: box.width};
+})"""
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
+def test_every_plot_is_drawn_inside_the_page(visit, width, scheme):
+    page = visit(width=width, color_scheme=scheme)
+    plots = page.evaluate(DRAWN)
+    assert len(plots) == 10
+    for plot in plots:
+        assert plot["drawn"] and plot["marks"] >= 1, plot
+        assert plot["off"] == 0, plot
+        assert abs(plot["width"] - plot["room"]) < 2, plot
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    inside = page.evaluate(
+        "[...document.querySelectorAll('.box, pre, .command')].every((b) => b.getBoundingClientRect().right <= innerWidth)"
+    )
+    assert inside
+
+
+def until(page, condition: str) -> None:
+    """Wait for a script's truth. (playwright's own wait evaluates inside the page, which the page's policy forbids.)"""
+    for _ in range(100):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never came true: {condition}")
+
+
+def luminance(page, css: str) -> float:
+    """0 black to 255 white: the mean of the channels of an "rgb(r, g, b)" that a script gives."""
+    return sum(int(c) for c in page.evaluate(css).removeprefix("rgb(").removesuffix(")").split(",")) / 3
+
+
+def test_dark_and_light_follow_the_reader(visit):
+    page = visit(color_scheme="light")
+    paper, ink = "getComputedStyle(document.body).backgroundColor", "getComputedStyle(document.querySelector('.xtick text')).fill"
+    assert luminance(page, paper) > 240 and luminance(page, ink) < 60
+    page.emulate_media(color_scheme="dark")
+    until(page, f"parseInt({ink}.slice(4)) > 200")
+    assert luminance(page, paper) < 40 and luminance(page, ink) > 200
+
+
+def test_links_inside_the_page_work(visit):
+    page = visit()
+    targets = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map((a) => a.getAttribute('href'))")
+    assert len(targets) > 30
+    assert page.evaluate("(all) => all.filter((t) => !document.querySelector(t))", targets) == []
+    page.click("nav a[href='#claims']")
+    until(page, "Math.abs(document.getElementById('claims').getBoundingClientRect().top) < 40")
+
+
+def axis(page, name: str, key: str):
+    return page.evaluate(f"document.querySelector('#{name} .canvas')._fullLayout.{key}")
+
+
+def test_log_tail_and_zoom(visit):
+    page = visit()
+    assert axis(page, "loss-0", "yaxis.type") == "linear"
+    page.check("#loss-0 input >> nth=1")
+    assert axis(page, "loss-0", "yaxis.type") == "log"
+    page.check("#loss-0 input >> nth=2")
+    assert axis(page, "loss-0", "yaxis.type") == "linear"
+    assert axis(page, "loss-0", "xaxis.range") == [120, 159]
+    page.check("#loss-0 input >> nth=0")
+    whole = axis(page, "loss-0", "xaxis.range")
+    assert whole[0] <= 0 and whole[1] >= 159
+    area = page.locator("#loss-0 .nsewdrag").first
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] - 30, steps=5)
+    page.mouse.up()
+    low, high = axis(page, "loss-0", "xaxis.range")
+    assert 70 < low < 90 and 110 < high < 130
+    page.check("#snr-0 input >> nth=2")
+    assert 10 < page.evaluate("document.querySelector('#snr-0 .canvas').data[0].z[0].at(-1)") < 26
+
+
+def test_the_keyboard_reaches_what_the_mouse_does(visit):
+    page = visit()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().top") >= 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.focus("#loss-0 input")
+    page.keyboard.press("ArrowRight")
+    assert axis(page, "loss-0", "yaxis.type") == "log"
+
+
+def test_copy_puts_the_command_on_the_clipboard(visit):
+    page = visit(permissions=["clipboard-read", "clipboard-write"])
+    page.locator("[data-copy]").first.click()
+    until(page, "document.getElementById('said').textContent === 'Copied'")
+    assert (
+        page.evaluate("navigator.clipboard.readText()")
+        == "NVTE_X='1 2' pytest suites/convergence suites/numerics --recipe bf16 --model tiny"
+    )
+
+
+def test_print_is_light_opens_the_tables_and_cuts_no_plot(visit):
+    page = visit(color_scheme="dark")
+    page.evaluate("addEventListener('beforeprint', () => { window.seen = document.querySelectorAll('details:not([open])').length })")
+    pdf = page.pdf(prefer_css_page_size=True)
+    assert pdf[:5] == b"%PDF-" and len(pdf) > 100_000
+    assert page.evaluate("window.seen") == 0
+    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 4
+    page.emulate_media(media="print", color_scheme="dark")
+    assert luminance(page, "getComputedStyle(document.body).color") < 60
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    plots = page.evaluate(DRAWN)
+    assert {p["width"] for p in plots} == {1000}
+    assert luminance(page, "getComputedStyle(document.querySelector('.xtick text')).fill") < 60
+    assert max(page.evaluate("[...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().height)")) <= 600
+
+
+def test_hostile_names_do_not_run(visit, tmp_path):
+    """The page stays whole where a record's names are mark-up, and the policy stops what would slip through."""
+    from fp8parity.judge import Verdict
+    from fp8parity.record import CellKey
+    from fp8parity.report import view
+
+    bad = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
+    _, given = reports.session(recipes=("te-current",))
+    cell = CellKey(model=bad, recipe=bad, execution="native", corpus=bad)
+    records = [r.model_copy(update={"cell": cell}) for r in given.records]
+    planted = Verdict(cell=cell, check=bad, status="fail", headline=bad, seeds=[0, 1, 2])
+    path = tmp_path / "bad.html"
+    write(view.build([planted], {bad: bad}, [bad], bad, type(given)(records=records, claims=given.claims)), path)
+    page = visit(path)
+    assert page.evaluate("window.hit") is None
+    assert all(p["drawn"] for p in page.evaluate(DRAWN))
+
+
+def test_a_browser_that_is_required_is_not_skipped(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "REQUIRED", True)
+    with pytest.raises(pytest.fail.Exception, match="no Chromium"):
+        lacking("no Chromium")
+    monkeypatch.setattr(sys.modules[__name__], "REQUIRED", False)
+    with pytest.raises(pytest.skip.Exception, match="no Chromium"):
+        lacking("no Chromium")
