@@ -22,7 +22,8 @@ SNR = {
     "bf16": [("fprop", 54.0), ("dgrad", 40.0), ("wgrad", 44.0)],
 }
 """dB by GEMM, inside the bounds of golden/tolerances.toml."""
-LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate", "mlp.up", "mlp.down")]  # fmt: skip  # noqa: E501
+PARTS = ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate", "mlp.up", "mlp.down")
+LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in PARTS]
 
 
 def provenance(**changes: object) -> Provenance:

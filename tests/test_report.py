@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import json
 import math
 import re
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import reports
 from fp8parity.cli import main
 from fp8parity.judge import Verdict
 from fp8parity.record import CellKey, file_name, write_json
 from fp8parity.report import RENDERERS, claims, evidence, figures, origin, view, write
-
-_SPEC = importlib.util.spec_from_file_location("reports", Path(__file__).with_name("reports.py"))
-reports = importlib.util.module_from_spec(_SPEC)
-sys.modules["reports"] = reports
-_SPEC.loader.exec_module(reports)
 
 VOID = {"meta", "link", "input", "br"}
 HOSTILE = "<script>alert(1)</script>|`\"'--></style>"
@@ -81,9 +76,8 @@ class TestSentence:
     def test_a_failing_gap_is_named_with_margin_and_mover(self, faulty):
         gap = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
         assert 0.0078 < gap.mean < 0.0084
-        assert faulty.sentence.startswith(
-            f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe moved, not the framework. 2 of 22 checks are not green;"
-        )
+        first = f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe moved, not the framework."
+        assert faulty.sentence.startswith(f"{first} 2 of 22 checks are not green;")
         assert faulty.sentence.endswith("also te-nvfp4 on mini (fail).")
         assert not faulty.green
 
@@ -139,7 +133,7 @@ class TestPage:
         levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
         assert levels[0] == 1
         assert levels.count(1) == 1
-        assert all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
+        assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
 
     def test_tables_have_captions_and_scopes(self, page):
         tables = len(page.of("table"))
@@ -334,7 +328,7 @@ class TestClaims:
 
 class TestOrigin:
     def test_two_machines_are_two_sets(self):
-        verdicts, given = reports.session(recipes=("te-current",))
+        _, given = reports.session(recipes=("te-current",))
         other = [r.model_copy(update={"provenance": reports.provenance(device="NVIDIA B200")}) for r in given.records[:2]]
         found = origin.origins(evidence.Evidence(records=[*other, *given.records[2:]], goldens=given.goldens))
         assert [(o.name, o.records) for o in found] == [("Records, set 1", 2), ("Records, set 2", 6), ("Golden of tiny on synthetic", 8)]

@@ -13,12 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import reports
 from fp8parity.report import write
-
-_SPEC = importlib.util.spec_from_file_location("reports", Path(__file__).with_name("reports.py"))
-reports = importlib.util.module_from_spec(_SPEC)
-sys.modules["reports"] = reports
-_SPEC.loader.exec_module(reports)
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = os.environ.get("FP8PARITY_REQUIRE_BROWSER") == "1"
