@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
-REPORT = [f"report.{path.stem}" for path in sorted((PACKAGE / "report").glob("*.py")) if path.stem != "__init__"]
+PARTS = [
+    f"{folder}.{path.stem}"
+    for folder in ("report", "compare")
+    for path in sorted((PACKAGE / folder).glob("*.py"))
+    if path.stem != "__init__"
+]
 RIGHT_OF_RECORD = (
     "record",
     "golden",
@@ -18,13 +23,46 @@ RIGHT_OF_RECORD = (
     "statistics",
     "judge",
     "report",
-    *REPORT,
+    *PARTS,
     "cli",
     "gate",
     "names",
+    "compare",
+    "golden_diff",
+    "judge_set",
+    "judge_speed",
+    "known",
+    "record_set",
 )
-TORCH_FREE = (*RIGHT_OF_RECORD, "schedule", "recipes", "recipes.catalog", "recipes.spec", "cells", "session", "plugin", "hooks")
-LEFT = {"run", "checks", "models", "corpus", "emulation", "scaling", "formats", "recipes", "provenance", "session", "plugin", "cells"}
+TORCH_FREE = (
+    *RIGHT_OF_RECORD,
+    "schedule",
+    "recipes",
+    "recipes.catalog",
+    "recipes.spec",
+    "cells",
+    "session",
+    "plugin",
+    "road",
+    "state",
+    "hooks",
+)
+LEFT = {
+    "run",
+    "checks",
+    "models",
+    "corpus",
+    "emulation",
+    "scaling",
+    "formats",
+    "recipes",
+    "provenance",
+    "session",
+    "plugin",
+    "road",
+    "state",
+    "cells",
+}
 
 
 def imports(path: Path, *, top_level: bool) -> set[str]:
@@ -51,7 +89,10 @@ def test_imports_without_torch(module):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["record", "golden", "tolerances", "statistics", "judge", "report", *REPORT])
+PURE = tuple(m for m in RIGHT_OF_RECORD if m not in ("cli", "gate"))
+
+
+@pytest.mark.parametrize("module", PURE)
 def test_nothing_right_of_the_record_looks_back(module):
     own = {
         name.removeprefix("fp8parity.").split(".")[0] for name in imports(file_of(module), top_level=False) if name.startswith("fp8parity")
@@ -71,9 +112,9 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
     assert found == doors
 
 
-def test_the_plugin_is_the_only_user_of_pytest():
+def test_only_the_plugin_and_its_parts_use_pytest():
     users = {p.name for p in PACKAGE.rglob("*.py") if any(n.split(".")[0] == "pytest" for n in imports(p, top_level=False))}
-    assert users == {"plugin.py", "gate.py"}
+    assert users == {"plugin.py", "state.py", "road.py", "gate.py"}
 
 
 def test_suites_are_short_and_only_claim():
