@@ -197,7 +197,29 @@ class TestPage:
         assert text.count("</style>") == 1
         outside_code = re.sub("(?m:^    .*$)|(?s:```.*?```)", "", RENDERERS[".md"](made))
         assert "<script>alert" not in outside_code
-        assert "&lt;script&gt;alert(1)" in outside_code
+        assert "&lt;script>alert(1)" in outside_code  # without its "<" it opens nothing
+
+
+class TestKnownFailures:
+    HEADLINE = "known fail until 2999-01-01: https://example.org/7 (the scale is applied twice); 50% off"
+
+    @pytest.fixture
+    def made(self) -> view.Report:
+        return view.build([verdict("known", headline=self.HEADLINE), verdict("pass", check="gemm")], {}, [], "m")
+
+    def test_they_are_green_and_in_the_sentence(self, made):
+        assert made.green
+        assert made.sentence == "Accept: all 2 checks are green; known failures among them: te-current on tiny."
+        assert made.failures == []
+        assert made.rows[0].status == "known"
+
+    @pytest.mark.parametrize("ending", [".html", ".md", ".json"])
+    def test_every_format_shows_them(self, made, ending):
+        assert self.HEADLINE in RENDERERS[ending](made)
+
+    def test_without_one_there_is_no_section(self, faulty):
+        assert faulty.known == []
+        assert "Known failures" not in RENDERERS[".html"](faulty) + RENDERERS[".md"](faulty)
 
 
 class TestCurves:
