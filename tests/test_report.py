@@ -265,7 +265,9 @@ class TestCurves:
 class TestFigures:
     def test_no_two_curves_look_the_same(self):
         made = reports.report(recipes=tuple(f"te-{i}" for i in range(13)), seeds=2, steps=32)
-        lines = [(t["line"]["color"], t["line"].get("dash")) for t in figures.losses(made.curves[0], 0).data if "color" in t.get("line", {})]
+        lines = [
+            (t["line"]["color"], t["line"].get("dash")) for t in figures.losses(made.curves[0], 0).data if "color" in t.get("line", {})
+        ]
         drawn = [line for line in lines if line[0] in figures.COLOURS]
         assert len(drawn) == 14
         assert len(set(drawn)) == 14
