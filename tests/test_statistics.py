@@ -12,6 +12,24 @@ def test_interval_is_students():
     assert st.mean_interval([1.0], 0.05).high == float("inf")
 
 
+def test_a_prior_is_pooled_unless_the_session_spreads_more():
+    prior = st.Prior(sd=0.2, df=4)
+    calm = st.mean_interval([0.1, -0.1], 0.05, prior)
+    assert calm.high == pytest.approx(2.0150 * ((0.02 + 4 * 0.04) / 5 / 2) ** 0.5, abs=1e-4)
+    wild = [1.0, -1.0]
+    assert st.mean_interval(wild, 0.05, prior) == st.mean_interval(wild, 0.05)
+    assert st.mean_interval([1.0], 0.05, prior).high == float("inf")
+    assert st.equivalence(st.mean_interval([float("nan"), 0.0], 0.05, prior), 9.0) == "undecided"
+
+
+@pytest.mark.parametrize(("spread", "least", "most"), [(1, 0.0, 0.06), (2, 0.0, 0.12), (5, 0.0, 0.08)])
+def test_a_pooled_pair_of_seeds_seldom_passes_a_gap_at_the_margin(spread, least, most):
+    """alpha is 0.05 where the prior is right; a session whose true spread is a multiple of it may err a little more, never often."""
+    rng, prior = np.random.default_rng(2), st.Prior(sd=0.2, df=4)
+    passed = [st.equivalence(st.mean_interval(rng.normal(0.5, 0.2 * spread, 2), 0.05, prior), 0.5) == "inside" for _ in range(4000)]
+    assert least < np.mean(passed) < most
+
+
 @pytest.mark.parametrize(
     ("low", "high", "place"),
     [(-0.4, 0.4, "inside"), (0.6, 0.9, "above"), (-0.9, -0.6, "below"), (0.3, 0.7, "undecided"), (-0.7, 0.7, "undecided")],
