@@ -43,10 +43,10 @@ def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **chan
         loss.append((3.2 + 2.3 * math.exp(-9 * s / steps) + common.gauss(0, 0.02)) * (1 + shift))
     made = Trajectory(
         cell=CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic"), seed=seed, spec_hash="s",
-        schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None, initial_weights=f"w{seed}", final_weights="w",
-        loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])], non_finite=None,
-        inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")], seconds=1.0, step_seconds=0.1, peak_memory=1,
-        mode="eager", provenance=provenance(), session="s",
+        schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None,
+        initial_weights=f"w{seed}", final_weights="w", loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])],
+        non_finite=None, inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")], seconds=1.0, step_seconds=0.1,
+        peak_memory=1, mode="eager", provenance=provenance(), session="s",
     )  # fmt: skip
     return made.model_copy(update=changes)
 

@@ -80,7 +80,9 @@ def properties(path: Path) -> dict[str, dict[str, str]]:
 def test_junit_has_flat_properties_and_the_gate_still_hears_all(gate, tmp_path, workers):
     done = gate("--junitxml", "out.xml", *workers, te_current="fail")
     assert done.returncode == 1, done.stdout
-    assert "1 of 3 checks are not green: te-current (fail)." in done.stdout
+    assert "Refuse: te-current emulated on tiny fails (gap +0.81% [+0.66%, +0.97%], margin 0.50%)." in done.stdout
+    table = re.findall(r"(?m)^(te-\S+) +tiny +emulated .* (\w+) *$", done.stdout)
+    assert sorted(table) == [("te-block", "pass"), ("te-current", "fail"), ("te-mxfp8", "pass")]
     cases = properties(tmp_path / "out.xml")
     assert cases["test_loss_parity[te-current-tiny-emulated]"] == {
         "cell": "te-current-tiny-emulated", "check": "loss parity", "status": "fail", "headline": "50% off: a, b",
@@ -119,7 +121,7 @@ def test_a_known_failure_is_green_and_in_sight(gate, tmp_path, workers):
     ("known", "status", "words"),
     [
         (KNOWN, "pass", "te-block-tiny-emulated loss parity is green now; remove the entry or narrow it"),
-        (KNOWN, "inconclusive", "te-block (inconclusive)"),
+        (KNOWN, "inconclusive", "Refuse: te-block emulated on tiny is inconclusive"),
         (KNOWN.replace("2999", "2001"), "fail", "expired on 2001-01-01"),
         (KNOWN.replace("te-block", "te-blok"), "pass", "'te-blok-tiny-*' matches no cell of the whole matrix"),
         (KNOWN.replace("loss parity", "los parity"), "pass", "'los parity' matches no check; known: loss parity, throughput, codes"),

@@ -50,7 +50,7 @@ def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
     write_json(tmp_path / file_name(record.cell, "gemm"), record)
     report = tmp_path / "out" / "report.md"
     assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, "--report", str(report)]) == code
-    assert ("**Refuse: te-current on tiny fails (gemm: 1 of 1 numbers" in report.read_text()) == bool(code)
+    assert ("**Refuse: te-current emulated on tiny fails (gemm: 1 of 1 numbers" in report.read_text()) == bool(code)
     assert ("**Accept: all 1 checks are green.**" in report.read_text()) != bool(code)
     assert "te-current" in capsys.readouterr().out
 

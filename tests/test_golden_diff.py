@@ -11,7 +11,8 @@ from fp8parity.judge_speed import SpeedEntry, SpeedGolden
 from fp8parity.record import Measurement, write_json
 
 LOSS = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
-BOUND = '[[bound]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nband = 0.5\nwhy = "measured"\n[bound.expect]\nte-current = {{ gaussian = {value} }}\n'
+BOUND = '[[bound]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nband = 0.5\nwhy = "measured"\n'
+BOUND += "[bound.expect]\nte-current = {{ gaussian = {value} }}\n"
 
 
 @pytest.fixture
@@ -50,7 +51,8 @@ def test_goldens_are_signed(repository, capsys):
     assert any("seed 2 new" in x for x in found)
     assert any("gradients total sqnr @ initial 44 -> 43.5 (-0.5)" in x for x in found)
     store(seeds=1)
-    assert any("seeds 2 -> 1" in x for x in (found := lines(golden, capsys)))
+    found = lines(golden, capsys)
+    assert any("seeds 2 -> 1" in x for x in found)
     assert any("seed 1 removed" in x for x in found)
 
 

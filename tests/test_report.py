@@ -105,6 +105,10 @@ class TestSentence:
         many = [verdict("fail", cell=CellKey(model="tiny", recipe=f"r{i}", execution="native", corpus="c")) for i in range(9)]
         assert view.build(many, {}, [], "m").sentence.endswith("r4 on tiny (fail) and 4 more cells.")
 
+    def test_executions_of_one_recipe_are_two_cells(self):
+        cells = [CellKey(model="mini", recipe="te-block", execution=e, corpus="c") for e in ("native", "fused")]
+        assert view.build([verdict("fail", cell=c) for c in cells], {}, [], "m").sentence.endswith("; also te-block fused on mini (fail).")
+
 
 class TestPage:
     def test_the_first_sentence_is_the_verdict(self, page, faulty):
@@ -197,7 +201,29 @@ class TestPage:
         assert text.count("</style>") == 1
         outside_code = re.sub("(?m:^    .*$)|(?s:```.*?```)", "", RENDERERS[".md"](made))
         assert "<script>alert" not in outside_code
-        assert "&lt;script&gt;alert(1)" in outside_code
+        assert "&lt;script>alert(1)" in outside_code  # without its "<" it opens nothing
+
+
+class TestKnownFailures:
+    HEADLINE = "known fail until 2999-01-01: https://example.org/7 (the scale is applied twice); 50% off"
+
+    @pytest.fixture
+    def made(self) -> view.Report:
+        return view.build([verdict("known", headline=self.HEADLINE), verdict("pass", check="gemm")], {}, [], "m")
+
+    def test_they_are_green_and_in_the_sentence(self, made):
+        assert made.green
+        assert made.sentence == "Accept: all 2 checks are green; known failures among them: te-current on tiny."
+        assert made.failures == []
+        assert made.rows[0].status == "known"
+
+    @pytest.mark.parametrize("ending", [".html", ".md", ".json"])
+    def test_every_format_shows_them(self, made, ending):
+        assert self.HEADLINE in RENDERERS[ending](made)
+
+    def test_without_one_there_is_no_section(self, faulty):
+        assert faulty.known == []
+        assert "Known failures" not in RENDERERS[".html"](faulty) + RENDERERS[".md"](faulty)
 
 
 class TestCurves:
@@ -237,6 +263,20 @@ class TestCurves:
 
 
 class TestFigures:
+    def test_no_two_curves_look_the_same(self):
+        made = reports.report(recipes=tuple(f"te-{i}" for i in range(13)), seeds=2, steps=32)
+        lines = [
+            (t["line"]["color"], t["line"].get("dash")) for t in figures.losses(made.curves[0], 0).data if "color" in t.get("line", {})
+        ]
+        drawn = [line for line in lines if line[0] in figures.COLOURS]
+        assert len(drawn) == 14
+        assert len(set(drawn)) == 14
+
+    def test_an_interval_has_the_colour_of_its_point(self, faulty):
+        points = [t for f in figures.gaps(faulty.rows) for t in f.data]
+        assert {t["marker"]["color"] for t in points} == {figures.COLOURS[0], figures.COLOURS[1]}
+        assert all(t["error_x"]["color"] == t["marker"]["color"] for t in points)
+
     def test_modes_change_what_they_say(self, faulty):
         loss = figures.losses(faulty.curves[0], 0)
         whole, log, tail = loss.modes
@@ -379,5 +419,5 @@ def test_judge_writes_each_format(tmp_path, capsys):
 
 def test_infinite_and_missing_values_have_no_number():
     assert figures._percent(None) == 0
-    bars = figures._error([(-math.inf, 0.0, math.inf), (0.0, 0.01, 0.03)], 100)
+    bars = figures._error([(-math.inf, 0.0, math.inf), (0.0, 0.01, 0.03)], "red", 100)
     assert (bars["array"], bars["arrayminus"]) == ([None, 2.0], [None, 1.0])
