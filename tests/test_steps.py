@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -60,20 +61,21 @@ def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
             parts.append(steps.cross_entropy(model, inputs, targets))
             parts[-1].backward()
             for w, p in zip(weights, model.parameters(), strict=True):
-                w.grad += p.grad.float() / accumulation
+                w.grad.add_(p.grad, alpha=1 / accumulation)
         assert each == pytest.approx([float(w.grad.norm()) for w in weights], rel=1e-5)
         assert norm == pytest.approx(float(nn.utils.clip_grad_norm_(weights, clip)), rel=1e-5)
         assert (norm > clip) == (clip == 0.1)
-        assert loss == pytest.approx(float(sum(parts)) / accumulation, rel=1e-6)
+        assert loss == pytest.approx(float(sum(p.detach() for p in parts)) / accumulation, rel=1e-6)
         for group in reference.param_groups:
             group["lr"] = lr
         reference.step()
-        with torch.no_grad():
-            for w, p in zip(weights, model.parameters(), strict=True):
-                p.copy_(w)
-        for name, m, w in zip(masters.names, masters.masters, weights, strict=True):
-            assert torch.allclose(m, w, rtol=1e-5, atol=1e-7), name
-        assert all(torch.equal(p, m.to(p.dtype)) for p, m in zip(masters.params, masters.masters, strict=True))
+        for name, p, m, w in zip(masters.names, masters.params, masters.masters, weights, strict=True):
+            assert float((m - w).detach().abs().max()) < 1e-6, name  # an update is up to 1e-2
+            assert torch.equal(p, m.to(p.dtype)), name
+        with torch.no_grad():  # the next gradients are taken at the very same weights
+            for p, m, w in zip(model.parameters(), masters.masters, weights, strict=True):
+                p.copy_(m)
+                w.copy_(m)
 
 
 def test_the_schedule_by_hand(nano):
@@ -82,7 +84,7 @@ def test_the_schedule_by_hand(nano):
     assert found[:4] == pytest.approx([1e-3, 2e-3, 3e-3, 3e-3])
     assert found[3 + 3] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi / 3)))
     assert found[11] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 8 / 9)))
-    assert all(a > b for a, b in zip(found[3:], found[4:], strict=False))
+    assert all(a > b for a, b in pairwise(found[3:]))
 
 
 def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
@@ -105,7 +107,7 @@ def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe):
     assert torch.equal(eager, trained(nano, "eager", recipe))
     assert float((compiled[:, 0] / eager[:, 0] - 1).abs().max()) < 1e-3
     assert float((compiled[:, 1] / eager[:, 1] - 1).abs().max()) < 0.05
-    assert eager[0, 0] > eager[-1, 0]
+    assert len(set(eager[:, 0].tolist())) == 4
 
 
 @pytest.mark.parametrize("mode", ["graphed", "compiled-graphed"])
