@@ -175,6 +175,27 @@ def test_a_required_cell_that_is_skipped_is_red(project):
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("recipe", "checks", "code", "words"),
+    [
+        (
+            "te-current",
+            "codes or defaults",
+            1,
+            "required cell te-current-emulated ran without test_defaults: needs the package transformer_engine",
+        ),
+        ("te-current", "codes", 0, "1 passed"),
+        ("te-nvfp4", "codes or accumulation", 0, "1 passed, 3 skipped"),  # accumulation has nothing to say of FP4, anywhere
+    ],
+)
+def test_a_check_that_a_required_cell_ran_without_is_red(project, recipe, checks, code, words):
+    arguments = ("suites/numerics", "-k", checks, "--recipe", recipe, "--execution", "emulated", "--golden-dir", str(ROOT / "golden"))
+    done = start(project, *arguments, "--require", f"{recipe}-emulated")
+    assert words in done.stdout
+    assert done.returncode == code, done.stdout
+    assert start(project, *arguments).returncode == 0  # nothing is required: a skip is a skip
+
+
 def test_header_and_ids(project):
     done = start(project, "--collect-only", "-q", "--recipe", "te-current")
     assert "te-current-nano-native" in done.stdout

@@ -1,0 +1,87 @@
+"""Who may use a GPU: locks between real processes, and which GPU an xdist worker takes."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fp8parity import locks
+from fp8parity.cells import device_of
+
+HOLD = """
+import sys
+from pathlib import Path
+from fp8parity import locks
+with locks.gpu(Path(sys.argv[1]), sys.argv[2], exclusive=sys.argv[3] == "alone"):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+class Holder:
+    """A process that takes a GPU and keeps it until told to let go."""
+
+    def __init__(self, folder: Path, how: str, device: str = "cuda:0") -> None:
+        command = [sys.executable, "-c", HOLD, str(folder), device, how]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "fixtures")}
+        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def holds(self, within: float) -> bool:
+        ready, _, _ = select.select([self.process.stdout], [], [], within)
+        return bool(ready) and self.process.stdout.readline() == "held\n"
+
+    def release(self) -> None:
+        self.process.communicate("\n", timeout=30)
+
+
+@contextmanager
+def holding(*arguments: object) -> Iterator[Holder]:
+    """A holder that ends with the test, whatever the test does."""
+    holder = Holder(*arguments)
+    try:
+        yield holder
+    finally:
+        if holder.process.poll() is None:
+            holder.process.kill()
+        holder.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "waits"),
+    [("shared", "shared", False), ("shared", "alone", True), ("alone", "shared", True), ("alone", "alone", True)],
+)
+def test_exclusive_excludes(tmp_path, first, second, waits):
+    with holding(tmp_path, first) as one:
+        assert one.holds(30)
+        with holding(tmp_path, second) as two:
+            assert two.holds(1 if waits else 30) is not waits
+            one.release()
+            if waits:
+                assert two.holds(30)
+
+
+def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
+    with holding(tmp_path, "alone") as one:
+        assert one.holds(30)
+        with locks.gpu(tmp_path, "cuda:1", exclusive=True), locks.gpu(tmp_path, "cpu", exclusive=True):
+            assert sorted(p.name for p in tmp_path.iterdir()) == [".cuda0.lock", ".cuda1.lock"]
+
+
+def test_a_killed_holder_lets_go(tmp_path):
+    with holding(tmp_path, "alone") as one, holding(tmp_path, "alone") as two:
+        first, second = (one, two) if one.holds(30) else (two, one)
+        assert not second.holds(1)
+        first.process.kill()
+        assert second.holds(30)
+
+
+def test_workers_take_turns_on_the_gpus():
+    assert [device_of(f"gw{i}", 2) for i in range(5)] == [0, 1, 0, 1, 0]
+    assert [device_of(f"gw{i}", 8) for i in (0, 7, 8, 11)] == [0, 7, 0, 3]
+    assert device_of("", 4) == 0

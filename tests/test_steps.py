@@ -1,0 +1,203 @@
+"""One optimiser step and the loop around it: against torch.optim, mode against mode, and the step at which a run breaks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from fp8parity import corpus, models, recipes, run, steps
+from fp8parity.cells import Cell
+from fp8parity.record import load_record
+from torch import nn
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def nano(session):
+    return session.preset("nano")
+
+
+def applied_of(nano, recipe="bf16", seed=0):
+    execution = "emulated" if recipes.get(recipe).linear.quantised else "native"
+    return recipes.apply(models.build(nano.model, seed), recipes.get(recipe), execution, tokens=nano.schedule.tokens)
+
+
+def trained(nano, mode, recipe="bf16", count=4):
+    """Reports of the first ``count`` steps, FP64 [count, 2 + parameters]."""
+    applied = applied_of(nano, recipe)
+    take = steps.make(applied, steps.Masters(applied.model, nano.schedule, applied.initial), nano.schedule, mode)
+    stream = corpus.load("synthetic")
+    return torch.stack([take(run.microbatches(stream, nano.schedule, 0, i, CPU), i).clone().double() for i in range(count)])
+
+
+# The update
+
+
+@pytest.mark.parametrize("clip", [0.1, 1e9])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
+    """Four steps of warm-up and decay beside FP32 weights under AdamW, clip_grad_norm_ and an average over the microbatches."""
+    schedule = replace(nano.schedule, clip=clip, accumulation=accumulation, steps=4, warmup=2, lr=1e-2)
+    applied, stream = applied_of(nano), corpus.load("synthetic")
+    masters = steps.Masters(applied.model, schedule)
+    take = steps.make(applied, masters, schedule, "eager")
+    model = models.build(nano.model, 0)
+    weights = [nn.Parameter(p.detach().float()) for p in model.parameters()]
+    groups = [{"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.1}, {"params": [w for w in weights if w.ndim <= 1]}]
+    reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, foreach=False)
+    for i, lr in enumerate([5e-3, 1e-2, 1e-2, 5e-3]):
+        batches = run.microbatches(stream, schedule, 0, i, CPU)
+        assert len(batches) == accumulation
+        loss, norm, *each = take(batches, i).tolist()
+        parts = []
+        for w in weights:
+            w.grad = torch.zeros_like(w)
+        for inputs, targets in batches:
+            model.zero_grad()
+            parts.append(steps.cross_entropy(model, inputs, targets))
+            parts[-1].backward()
+            for w, p in zip(weights, model.parameters(), strict=True):
+                w.grad.add_(p.grad, alpha=1 / accumulation)
+        assert each == pytest.approx([float(w.grad.norm()) for w in weights], rel=1e-5)
+        assert norm == pytest.approx(float(nn.utils.clip_grad_norm_(weights, clip)), rel=1e-5)
+        assert (norm > clip) == (clip == 0.1)
+        assert loss == pytest.approx(float(sum(p.detach() for p in parts)) / accumulation, rel=1e-6)
+        for group in reference.param_groups:
+            group["lr"] = lr
+        reference.step()
+        for name, p, m, w in zip(masters.names, masters.params, masters.masters, weights, strict=True):
+            assert float((m - w).detach().abs().max()) < 1e-6, name  # an update is up to 1e-2
+            assert torch.equal(p, m.to(p.dtype)), name
+        with torch.no_grad():  # the next gradients are taken at the very same weights
+            for p, m, w in zip(model.parameters(), masters.masters, weights, strict=True):
+                p.copy_(m)
+                w.copy_(m)
+
+
+def test_the_schedule_by_hand(nano):
+    schedule = replace(nano.schedule, steps=12, warmup=3, lr=3e-3)
+    found = [schedule.lr_at(i) for i in range(12)]
+    assert found[:4] == pytest.approx([1e-3, 2e-3, 3e-3, 3e-3])
+    assert found[3 + 3] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi / 3)))
+    assert found[11] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 8 / 9)))
+    assert all(a > b for a, b in pairwise(found[3:]))
+
+
+def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
+    applied = applied_of(nano)
+    name, weight = next((n, p) for n, p in applied.model.named_parameters() if p.ndim == 2)
+    given = torch.full_like(weight, 0.125)
+    masters = steps.Masters(applied.model, nano.schedule, {name: given})
+    assert torch.equal(masters.masters[masters.names.index(name)], given.float())
+    other = next(i for i, n in enumerate(masters.names) if n != name)
+    assert torch.equal(masters.masters[other], masters.params[other].float())
+
+
+# Modes
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "te-current"])
+def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe):
+    """Fused kernels sum in another order; beyond that the casts between fused operations are kept, so losses agree to 1e-3."""
+    eager, compiled = trained(nano, "eager", recipe), trained(nano, "compiled", recipe)
+    assert torch.equal(eager, trained(nano, "eager", recipe))
+    assert float((compiled[:, 0] / eager[:, 0] - 1).abs().max()) < 1e-3
+    assert float((compiled[:, 1] / eager[:, 1] - 1).abs().max()) < 0.05
+    assert len(set(eager[:, 0].tolist())) == 4
+
+
+@pytest.mark.parametrize("mode", ["graphed", "compiled-graphed"])
+def test_a_graph_without_a_gpu_is_one_sentence(session, mode):
+    session.options = replace(session.options, mode=mode)
+    with pytest.raises(ValueError, match=f"^mode {mode} captures CUDA graphs and needs a GPU; on a CPU use eager or compiled$"):
+        session.trajectory(Cell("bf16", "native", "nano"), 0)
+
+
+def test_an_unknown_mode_is_one_sentence(nano):
+    with pytest.raises(ValueError, match="unknown mode 'eagre': did you mean eager"):
+        trained(nano, "eagre")
+
+
+def test_the_mode_is_recorded(session):
+    made = session.trajectory(Cell("bf16", "native", "nano"), 0)
+    assert made.mode == "eager"
+    assert [load_record(p).mode for p in session.options.records.glob("*.json")] == ["eager"]
+
+
+def test_the_mode_that_nobody_asked_for():
+    gpu = torch.device("cuda:0")
+    found = {name: run.mode_for(recipes.get(name), "native", gpu) for name in ("bf16", "te-current", "ao-rowwise")}
+    assert found == {"bf16": "graphed", "te-current": "graphed", "ao-rowwise": "compiled-graphed"}
+    assert run.mode_for(recipes.get("ao-rowwise"), "emulated", gpu) == "graphed"
+    assert run.mode_for(recipes.get("ao-rowwise"), "native", CPU) == "eager"
+
+
+# The loop
+
+
+class Fake:
+    """Steps with made-up reports: loss 5 - 0.1 n; NaN at step ``broken``, in the loss or in the gradient of parameter 2."""
+
+    def __init__(self, parameters: int, broken: int | None, where: str) -> None:
+        self.parameters, self.broken, self.where, self.taken = parameters, broken, where, []
+
+    def __call__(self, batches: list[steps.Batch], number: int) -> torch.Tensor:
+        self.taken.append(number)
+        report = torch.ones(2 + self.parameters)
+        report[0] = 5 - 0.1 * number
+        if number == self.broken:
+            report[[0] if self.where == "loss" else [1, 4]] = math.nan
+        return report
+
+
+def looped(nano, broken, where="loss", **changes):
+    schedule = replace(nano.schedule, **changes)
+    applied = applied_of(nano)
+    masters = steps.Masters(applied.model, schedule)
+    fake, done = Fake(len(masters.names), broken, where), []
+    found = run._loop(fake, applied, masters, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
+    return found, fake, done, masters
+
+
+def test_a_run_without_a_fault_has_every_step_in_order(nano):
+    found, fake, done, _ = looped(nano, None)
+    assert found.loss == pytest.approx([5 - 0.1 * i for i in range(12)])
+    assert fake.taken == list(range(12)) and done == [(i + 1, 12) for i in range(12)]
+    assert [step for step, _ in found.validation] == [5, 11]
+    assert found.broken is None and len(found.seconds) == 12
+
+
+@pytest.mark.parametrize("broken", [0, 2, 4, 5, 6, 10, 11])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_break_is_reported_at_its_step_and_stops_the_run(nano, broken, where):
+    """One more step has been launched by then, unless a validation came between (after steps 5 and 11)."""
+    found, fake, _, masters = looped(nano, broken, where)
+    assert found.broken.step == broken
+    assert len(found.loss) == len(found.grad_norm) == broken + 1
+    assert all(map(math.isfinite, found.loss[:-1]))
+    assert fake.taken == list(range(broken + 1 if broken in (5, 11) else broken + 2))
+    assert [step for step, _ in found.validation] == [s for s in (5, 11) if s < broken]
+    wanted = "the loss alone" if where == "loss" else f"gradient of {masters.names[2]} (1 of {len(masters.names)} parameters)"
+    assert found.broken.where == wanted
+
+
+def test_an_infinite_norm_is_a_break_too(nano, monkeypatch):
+    applied = applied_of(nano)
+    masters = steps.Masters(applied.model, nano.schedule)
+    report = torch.ones(2 + len(masters.names))
+    report[1] = math.inf
+    history = run._History()
+    assert not history.keep(7, run._Readback(report), masters)
+    assert history.broken.step == 7
+
+
+def test_a_report_that_the_next_step_overwrites_was_read_before():
+    """A graph writes each step's report to the same place."""
+    static = torch.tensor([1.0, 2.0])
+    pending = run._Readback(static)
+    static.fill_(9.0)
+    assert pending.read() == [1.0, 2.0]
