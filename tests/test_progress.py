@@ -30,7 +30,9 @@ if bar:
 
 
 def drawn(tmp_path, stderr):
-    done = subprocess.run([sys.executable, "-c", CODE, str(tmp_path / "held")], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, str(tmp_path / "held")], stdout=subprocess.PIPE, stderr=stderr, text=True, check=True
+    )
     return done.stdout.strip()
 
 
