@@ -1,0 +1,293 @@
+"""The documents: their commands run or at least parse, their output is what is printed, their links resolve, their tables are whole.
+
+Commands stand without a prompt, in an ``sh`` fence (README: indented); a ``text`` fence right after holds what they print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import tomllib
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from fp8parity import checks, cli, corpus, judge, recipes, tolerances
+from fp8parity.record import CellKey, Measurement, Measurements, file_name, write_json
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "golden/README.md", *sorted((ROOT / "docs").glob("*.md")))
+LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", "markdown", ""}
+RUN = {"recipes", "power", "judge", "merge", "compare", "bounds"}
+"""Subcommands that take seconds; of the others the options are parsed."""
+VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{[^}]*\}|\$\w+")
+PREFIX = re.compile(r"\w+=.*|srun|-.*|run:|\|")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive lines of code; ``language`` of an indented block is "indented", ``output`` the text fence right after."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    output: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
+
+
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.S | re.M)
+INDENTED = re.compile(r"(?:^ {4}[^\n]*\n)+", re.M)
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = [(m.start(), m[1].strip(), m[2], m[3] or "") for m in FENCE.finditer(text)]
+    rest = FENCE.sub(lambda m: re.sub(r"[^\n]", "#", m[0]), text)
+    found += [(m.start(), "indented", m[0], "") for m in INDENTED.finditer(rest)]
+    return [Block(page, text[:at].count("\n") + 1, kind, body, output) for at, kind, body, output in found]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Program and arguments of each command that this project is responsible for, comments and prompts of a shell taken off."""
+    if block.language not in ("sh", "indented", "yaml"):
+        return []
+    found = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|;|\s\|\s", VARIABLE.sub("*", line)):
+            try:
+                words = shlex.split(part.strip().removeprefix("- "), comments=True)
+            except ValueError:  # prose or a message, not a command
+                continue
+            words = words[next((i for i, w in enumerate(words) if not PREFIX.fullmatch(w)), len(words)) :]
+            if words and (command := _ours(words)):
+                found.append(command)
+    return found
+
+
+def _ours(words: list[str]) -> list[str] | None:
+    program, *arguments = [Path(words[0]).name, *words[1:]]
+    if program in ("python", "python3") and arguments[:1] == ["-m"]:
+        program, *arguments = arguments[1:]
+    if program in ("python", "python3") and arguments[:1] and arguments[0].endswith(".py"):
+        return ["script", *arguments]
+    return [program, *arguments] if program in ("fp8parity", "pytest", "pip", "tox") else None
+
+
+BLOCKS = [b for page in PAGES for b in blocks(page)]
+COMMANDS = [pytest.param(b, c, id=f"{b.id} {' '.join(c)}") for b in BLOCKS for c in commands(b)]
+SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output]
+EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
+
+
+@pytest.fixture
+def catalogue() -> Iterator[None]:
+    """What hooks add to is put back."""
+    tables: list[dict[str, Any]] = [recipes.RECIPES, corpus.CORPORA]
+    before = [dict(t) for t in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a user's command runs: the goldens are at hand, what it writes is gone afterwards."""
+    (tmp_path / "golden").symlink_to(ROOT / "golden")
+    monkeypatch.chdir(tmp_path)
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def stand_in(trajectory) -> Callable[[Path], None]:
+    """Makes a small record set where a document names one of the reader's."""
+
+    def make(path: Path) -> None:
+        out = path.with_suffix("") if path.suffix == ".zip" else path
+        for recipe, execution in (("bf16", "native"), ("te-current", "emulated")):
+            cell = CellKey(model="mini", recipe=recipe, execution=execution, corpus="synthetic")
+            for seed in range(3):
+                write_json(out / file_name(cell, f"seed{seed}"), trajectory(recipe, seed, 0.001 * (seed + 1) * (recipe != "bf16"), cell=cell))
+        sqnr = Measurement(metric="fprop sqnr", where="gaussian", value=28.46)
+        record = Measurements(cell=cell, check="gemm", values=[sqnr], provenance=trajectory().provenance, session="s")
+        write_json(out / file_name(cell, "gemm"), record)
+        if out != path:
+            assert cli.main(["merge", str(path), str(out)]) == 0
+
+    return make
+
+
+def parsed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> argparse.Namespace:
+    """What the real parser makes of a command's arguments; it exits on an option that it does not know."""
+    seen: list[argparse.Namespace] = []
+    with monkeypatch.context() as patch:
+        for name in cli._COMMANDS:
+            patch.setitem(cli._COMMANDS, name, lambda args: seen.append(args) or 0)
+        assert cli.main(arguments) == 0
+    return seen[0]
+
+
+def inputs(args: argparse.Namespace) -> list[Path]:
+    named = [getattr(args, name, None) for name in ("records", "sets", "old", "new")]
+    return [p for found in named if found for p in (found if isinstance(found, list) else [found])]
+
+
+def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Path], None]) -> None:
+    args = parsed(monkeypatch, arguments)
+    if args.command in RUN:
+        for path in inputs(args):
+            if not path.exists():
+                stand_in(path)
+        assert cli.main(arguments) in (0, 1), "2: the command could not do its work"
+
+
+def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins: list[types.ModuleType]) -> None:
+    monkeypatch.chdir(ROOT)
+    code = pytest.main([*arguments, "--collect-only", "-q", "-p", "no:cacheprovider"], plugins=plugins)
+    assert code == pytest.ExitCode.OK
+
+
+def check_script(path: str, *arguments: str) -> None:
+    source = (ROOT / ("" if "/" in path else "benchmarks") / path).read_text()
+    for option in (a for a in arguments if a.startswith("--")):
+        assert f'"{option}"' in source, f"{path} has no {option}"
+
+
+def check_pip(*arguments: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for a in arguments:
+        for name in re.findall(r"^\.\[(.*)\]$", a):
+            assert set(name.split(",")) <= set(extras), a
+
+
+def check_tox(*arguments: str) -> None:
+    text = (ROOT / "tox.ini").read_text()
+    for flag, name in zip(arguments, arguments[1:], strict=False):
+        assert flag != "-e" or f"[testenv:{name}]" in text or name in text.split("env_list =")[1].splitlines()[0], name
+
+
+def example(index: int) -> types.ModuleType:
+    """A Python block of docs/extend.md as a module."""
+    module = types.ModuleType(f"fp8parity_docs_{index}")
+    exec(compile(EXTEND[index].text, EXTEND[index].id, "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize(("block", "command"), COMMANDS)
+def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
+    program, *arguments = command
+    if program == "fp8parity":
+        check_fp8parity(arguments, monkeypatch, stand_in)
+    elif program == "pytest":
+        check_pytest(arguments, monkeypatch, [example(0)] if block.page.name == "extend.md" else [])
+    else:
+        {"script": check_script, "pip": check_pip, "tox": check_tox}[program](*arguments)
+
+
+@pytest.mark.parametrize("block", SHOWN)
+def test_output_is_what_is_printed(block, folder, capsys):
+    if block.language == "python":
+        exec(compile(block.text, block.id, "exec"), {})
+    for _, *arguments in commands(block):
+        assert cli.main(arguments) == 0
+    assert capsys.readouterr().out.rstrip() == block.output.rstrip()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_conventions_and_links(page):
+    assert faults(page) == []
+
+
+def faults(page: Path) -> list[str]:
+    """Prompts, strange fences, links that lead nowhere, files that are named and do not exist."""
+    text = page.read_text()
+    found = [f"{b.id}: fence {b.language!r}" for b in blocks(page) if b.language not in LANGUAGES | {"indented"}]
+    found += [f"prompt: {line}" for line in text.splitlines() if re.match(r"\s*\$ ", line)]
+    prose = FENCE.sub("", text)
+    for path, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", prose):
+        target = page.parent / path if path else page
+        if not path.startswith("http") and not (target.exists() and (not anchor or anchor in anchors(target))):
+            found.append(f"link: {path}#{anchor}")
+    named = re.findall(r"`((?:docs|golden|tests|suites|benchmarks|fixtures)/[\w./-]+\.(?:md|py|zip))`", prose)
+    return found + [f"no such file: {name}" for name in named if not (ROOT / name).exists()]
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+
+
+def unlisted(text: str) -> list[str]:
+    """Statuses, checks and sections of the report that have no line of their own in a table."""
+    names = [f"| `{name}` |" for name in (*get_args(judge.Status), *checks.CHECKS, "loss parity", "throughput")]
+    template = (ROOT / "fixtures/fp8parity/report/report.html.j2").read_text()
+    names += [f"| **{title}** |" for title in re.findall(r'<h2 id="[^"]*">([^<]*)</h2>', template)]
+    return [n for n in names if text.count(f"\n{n}") != 1]
+
+
+def test_every_status_check_and_section_has_its_line():
+    text = (ROOT / "docs/report.md").read_text()
+    assert unlisted(text) == []
+    assert unlisted(text.replace("\n| `stale` |", "\n| `old` |")) == ["| `stale` |"]
+
+
+def test_the_check_that_extend_shows(monkeypatch, tmp_path, session):
+    """Its module measures, its row bounds it on both sides, and its test is Python."""
+    from fp8parity.cells import Cell
+
+    rows = next(b for b in EXTEND if b.language == "toml")
+    (tmp_path / "tolerances.toml").write_text(rows.text)
+    monkeypatch.setitem(sys.modules, "fp8parity.checks.gain", example(1))
+    record = session.measure("gain", Cell("te-current", "emulated"))
+    assert [m.metric for m in record.values] == ["fprop gain", "dgrad gain", "wgrad gain"]
+    table = tolerances.load(tmp_path / "tolerances.toml")
+    assert judge.measurements(record, table).status == "pass"
+    for factor in (0.97, 1.03):
+        wrong = [m.model_copy(update={"value": m.value * factor}) for m in record.values]
+        assert judge.measurements(record.model_copy(update={"values": wrong}), table).status == "fail"
+    assert example(2).test_gain
+
+
+PLANTS = {
+    "an option of pytest": "```sh\npytest suites/convergence --recipes te-current\n```\n",
+    "a recipe": "```sh\npytest suites/convergence --recipe te-curent\n```\n",
+    "a path": "    pytest suites/convergance\n",
+    "an option of the command line": "```sh\nfp8parity power --modell tiny\n```\n",
+    "a subcommand": "```yaml\n- run: python -m fp8parity jugde .parity\n```\n",
+    "an option of a script": "```sh\npython benchmarks/train_many.py --seed 1\n```\n",
+    "an extra": "```sh\npip install -e '.[tee]'\n```\n",
+    "an environment": "```sh\ntox -e h200\n```\n",
+}
+
+
+@pytest.mark.parametrize("text", PLANTS.values(), ids=PLANTS)
+def test_a_wrong_command_is_red(text, tmp_path, folder, monkeypatch, stand_in, catalogue):
+    page = tmp_path / "page.md"
+    page.write_text(f"# Page\n\n{text}")
+    [command] = [c for b in blocks(page) for c in commands(b)]
+    with pytest.raises((AssertionError, SystemExit)):
+        test_command(blocks(page)[0], command, folder, monkeypatch, stand_in, catalogue)
+
+
+def test_a_wrong_page_is_red(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n\n[a](no.md) [b](#a-page) [c](#other) `docs/no.md`\n\n```console\n$ pytest\n```\n")
+    assert [f.partition(":")[0] for f in faults(page)] == ["page.md", "prompt", "link", "link", "no such file"]
+
+
+def test_output_that_differs_is_red(tmp_path, folder, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("```sh\nfp8parity power --sd 0.1%\n```\n\n```text\nte-current on tiny: 2 seeds\n```\n")
+    with pytest.raises(AssertionError):
+        test_output_is_what_is_printed(blocks(page)[0], folder, capsys)
