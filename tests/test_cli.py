@@ -1,5 +1,7 @@
 """The command line: exit status and what it prints."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,13 @@ def test_bad_input_is_2_and_one_line(tmp_path, capsys):
     assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN]) == 2
     assert capsys.readouterr().err == f"fp8parity: {tmp_path} holds no records\n"
     assert main(["judge", str(tmp_path), "--golden-dir", str(tmp_path)]) == 2
+
+
+def test_a_reader_that_stops_is_no_error():
+    """`fp8parity judge RECORDS | head -1`."""
+    root = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "fp8parity", "judge", str(root / "golden" / "records" / "h200-torchao-0.17.0.zip")]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 2

@@ -35,8 +35,8 @@ KERNELS = {
     "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_fp8": "other",
     "void at::native::elementwise_kernel<128, 2>": "other",
 }
-"""What each is. The nvjet_sm90 and xmma names are as profilers print them, some shortened; those of FP4, f8f6f4 and of kernels that are
-no GEMM follow the pattern."""
+"""What each is. The nvjet_qqtst, nvjet_sm100_qqtst, nvjet_sm100_tst and e4m3 xmma names were printed by profilers; the others follow the
+pattern of such names, and were not seen as they stand here."""
 
 
 def kind(name: str) -> str:

@@ -102,11 +102,12 @@ def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
 
 @pytest.mark.parametrize("recipe", ["bf16", "te-current"])
 def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe):
-    """Fused kernels sum in another order; beyond that the casts between fused operations are kept, so losses agree to 1e-3."""
+    """Fused kernels sum in another order; beyond that the casts between fused operations are kept, so losses
+    agree to 1e-4 (measured on a CPU: 3e-6 in BF16, 9e-6 in te-current)."""
     eager, compiled = trained(nano, "eager", recipe), trained(nano, "compiled", recipe)
     assert torch.equal(eager, trained(nano, "eager", recipe))
-    assert float((compiled[:, 0] / eager[:, 0] - 1).abs().max()) < 1e-3
-    assert float((compiled[:, 1] / eager[:, 1] - 1).abs().max()) < 0.05
+    assert float((compiled[:, 0] / eager[:, 0] - 1).abs().max()) < 1e-4
+    assert float((compiled[:, 1] / eager[:, 1] - 1).abs().max()) < 1e-3
     assert len(set(eager[:, 0].tolist())) == 4
 
 
