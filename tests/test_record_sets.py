@@ -174,3 +174,14 @@ def test_origins_differ_by_packages_driver_and_environment(trajectory):
     elsewhere = trajectory(provenance=plain.provenance.model_copy(update={"commit": "x", "threads": 8}))
     assert len(machines([plain, elsewhere])) == 1
     assert record_set.Origin.of(plain).facts == {"torch": "0"}
+
+
+def test_where_a_cache_lies_makes_no_other_machine(trajectory):
+    """torch sets TORCHINDUCTOR_CACHE_DIR once it has compiled something, in the middle of a session."""
+
+    def with_variable(**variables):
+        return trajectory(provenance=trajectory().provenance.model_copy(update={"environment": variables}))
+
+    plain = with_variable(NVTE_FLASH_ATTN="1")
+    assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="1", TORCHINDUCTOR_CACHE_DIR="/tmp/x")])) == 1
+    assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="0")])) == 2

@@ -1,0 +1,84 @@
+"""An upgrade from end to end: records of an old and of a new environment, in which a plugin has broken a recipe, are compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BROKEN = """
+from fp8parity import scaling
+
+sound = scaling.SCALE_RULES["te-fp32"]
+scaling.SCALE_RULES["te-fp32"] = lambda amax, fmt: 2 * sound(amax, fmt)  # saturates what was largest
+"""
+
+
+def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")}
+    path = os.pathsep.join((str(ROOT / "fixtures"), str(folder)))
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=ROOT, env=kept | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300
+    )
+
+
+def record(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    cells = ("suites/numerics", "-k", "gemm", "--recipe", "te-current", "--recipe", "te-block", "--recipe", "bf16")
+    terms = ("--execution", "auto", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "cpu")
+    return run(folder, "pytest", *cells, *terms, "--parity-records", str(folder / name), *arguments)
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("upgrade")
+    (folder / "broken_release.py").write_text(BROKEN)
+    report = folder / "report"
+    old = record(folder, "old")
+    new = record(folder, "new", "-p", "broken_release", "--parity-report", f"{report}.md", "--parity-report", f"{report}.html")
+    return folder, old, new
+
+
+def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(sides):
+    folder, old, new = sides
+    assert old.returncode == 0, old.stdout
+    assert new.returncode == 1, new.stdout
+    first = (folder / "report.md").read_text().split("\n\n")[1]
+    assert first.startswith("**Refuse: te-current emulated on tiny fails (gemm:"), first
+    assert "te-block" not in first and "bf16" not in first
+    page = (folder / "report.html").read_text()
+    assert "Refuse: te-current emulated on tiny fails (gemm:" in page.split("<nav")[0]
+
+
+def test_the_comparison_names_the_recipe_and_not_the_framework(sides):
+    folder = sides[0]
+    done = run(folder, "fp8parity", "compare", str(folder / "old"), str(folder / "new"), "--report", str(folder / "compare.json"))
+    assert done.returncode == 1, done.stdout
+    first = done.stdout.splitlines()[0]
+    assert first.startswith("Recipe moved: te-current-tiny-emulated gemm -"), first
+    assert "framework" not in first and "te-block" not in first
+    moved = {c["cell"]["recipe"]: (c["moved"], c["effect"]) for c in json.loads((folder / "compare.json").read_text())["changes"]}
+    assert moved == {"te-current": ("recipe moved", "regression"), "te-block": ("unchanged", "none"), "bf16": ("unchanged", "none")}
+
+
+def test_the_way_back_is_a_gain(sides):
+    folder = sides[0]
+    done = run(folder, "fp8parity", "compare", str(folder / "new"), str(folder / "old"))
+    assert done.returncode == 0, done.stdout
+    assert ", better" in done.stdout.splitlines()[0]
+
+
+def test_what_one_side_lacks_is_red(sides, tmp_path):
+    folder = sides[0]
+    kept = tmp_path / "new"
+    kept.mkdir()
+    for path in (folder / "old").glob("*.json"):
+        if "te-block" not in path.name:
+            (kept / path.name).write_bytes(path.read_bytes())
+    done = run(folder, "fp8parity", "compare", str(folder / "old"), str(kept))
+    assert done.returncode == 2, done.stdout
+    assert "missing: te-block-tiny-emulated gemm (in NEW)" in done.stdout
