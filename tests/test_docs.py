@@ -6,6 +6,7 @@ Commands stand without a prompt, in an ``sh`` fence (README: indented); a ``text
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shlex
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+import yaml
 from fp8parity import checks, cli, corpus, judge, recipes, tolerances
 from fp8parity.record import CellKey, Measurement, Measurements, file_name, write_json
 
@@ -82,7 +84,13 @@ def _ours(words: list[str]) -> list[str] | None:
     return [program, *arguments] if program in ("fp8parity", "pytest", "pip", "tox") else None
 
 
-BLOCKS = [b for page in PAGES for b in blocks(page)]
+def steps(workflow: Path) -> list[Block]:
+    """What a GitHub workflow runs."""
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    return [Block(workflow, i, "sh", step["run"]) for job in jobs.values() for i, step in enumerate(job["steps"]) if "run" in step]
+
+
+BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
 COMMANDS = [pytest.param(b, c, id=f"{b.id} {' '.join(c)}") for b in BLOCKS for c in commands(b)]
 SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output]
 EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
@@ -173,9 +181,19 @@ def check_pip(*arguments: str) -> None:
 
 
 def check_tox(*arguments: str) -> None:
-    text = (ROOT / "tox.ini").read_text()
-    for name in (a for a in arguments if not a.startswith("-")):
-        assert f"[testenv:{name}]" in text, name
+    asked = [name for flag, names in itertools.pairwise(arguments) if flag == "-e" for name in names.split(",")]
+    known = environments((ROOT / "tox.ini").read_text())
+    asked = [name for name in asked if "*" not in name]  # a variable of the workflow
+    assert set(asked) <= known, f"no tox environment {sorted(set(asked) - known)}"
+
+
+def environments(text: str) -> set[str]:
+    """Names of tox environments: "{old,new}" stands for two."""
+    found = {name.strip() for name in text.split("env_list =")[1].splitlines()[0].split(",")}
+    for section in re.findall(r"^\[testenv:(.*)\]$", text, re.M):
+        parts = [part.strip("{}").split(",") for part in re.findall(r"\{[^}]*\}|[^{}]+", section)]
+        found |= {"".join(choice) for choice in itertools.product(*parts)}
+    return found
 
 
 def example(index: int) -> types.ModuleType:
