@@ -169,3 +169,13 @@ def test_transposes():
     assert not tensor.transposes_to(square)
     assert BF16.transposes_to(BF16)
     assert not LinearSpec().quantised
+
+
+@pytest.mark.parametrize(
+    ("version", "why"), [("0.17.0", "needs torchao 0.18 or later; 0.17.0 is installed"), ("0.18.0", None), ("1.2", None)]
+)
+def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version, why):
+    """torchao 0.17.0 has no MXFP8Linear: the cell says so instead of failing on an import."""
+    monkeypatch.setattr("importlib.metadata.version", lambda name: version)
+    assert recipes.why_not(recipes.get("ao-mxfp8"), "emulated", None) == why
+    assert recipes.why_not(recipes.get("ao-rowwise"), "emulated", None) is None

@@ -185,3 +185,18 @@ def test_where_a_cache_lies_makes_no_other_machine(trajectory):
     plain = with_variable(NVTE_FLASH_ATTN="1")
     assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="1", TORCHINDUCTOR_CACHE_DIR="/tmp/x")])) == 1
     assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="0")])) == 2
+
+
+def test_a_run_stands_in_only_for_one_of_its_own_make(trajectory):
+    made = trajectory().provenance
+    assert made.alike(made.model_copy(update={"environment": {"TRITON_CACHE_DIR": "/x"}, "quantiser": "eager", "dirty": True}))
+    others = {
+        "device": "NVIDIA H100",
+        "driver": "1",
+        "cuda": "12",
+        "commit": "d",
+        "packages": {"torch": "9"},
+        "environment": {"NVTE_X": "1"},
+    }
+    for name, value in others.items():
+        assert not made.alike(made.model_copy(update={name: value})), name
