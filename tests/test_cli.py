@@ -73,7 +73,7 @@ def test_bad_input_is_2_and_one_line(tmp_path, capsys):
 def test_a_reader_that_stops_is_no_error():
     """`fp8parity judge RECORDS | head -1`."""
     root = Path(__file__).parents[1]
-    command = [sys.executable, "-m", "fp8parity", "judge", str(root / "golden" / "records" / "h200-torchao-0.17.0.zip")]
+    command = [sys.executable, "-m", "fp8parity", "judge", str(root / "golden" / "records" / "upgrades" / "h200-torchao-0.17.0.zip")]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.close()
         assert process.stderr.read() == b""

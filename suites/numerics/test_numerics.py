@@ -10,7 +10,7 @@ def test_codes(recipe_cell, road):
 
 
 def test_gemm_sqnr(recipe_cell, road):
-    """fprop, dgrad and wgrad of one linear, on six operand families, two-sided."""
+    """fprop, dgrad and wgrad of one linear, on seven operand families, two-sided."""
     road.numerics("gemm", recipe_cell)
 
 
