@@ -351,6 +351,27 @@ def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
     assert abs(found["quantised weights sqnr @ tiny steps"] - plain) < 0.5
 
 
+def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
+    """Before TE 2.9 the region was fp8_autocast(fp8_recipe=...), quantised weights fp8_model_init, and the state manager's module fp8."""
+    now = measured(state.measure(subject(session, "te-current", "native")))
+    monkeypatch.delitem(sys.modules, "fp8parity.recipes.te")
+    pytorch, manager = sys.modules["transformer_engine.pytorch"], sys.modules["transformer_engine.pytorch.quantization"]
+    entered = []
+
+    def fp8_autocast(enabled, fp8_recipe):
+        entered.append(type(fp8_recipe).__name__)
+        return stand_in.autocast(enabled, fp8_recipe)
+
+    for name in ("autocast", "quantized_model_init", "quantization"):
+        monkeypatch.delattr(pytorch, name)
+    monkeypatch.delitem(sys.modules, "transformer_engine.pytorch.quantization")
+    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", manager)
+    monkeypatch.setattr(pytorch, "fp8_autocast", fp8_autocast, raising=False)
+    monkeypatch.setattr(pytorch, "fp8_model_init", stand_in.quantized_model_init, raising=False)
+    assert measured(state.measure(subject(session, "te-current", "native"))) == now
+    assert set(entered) == {"Float8CurrentScaling"}
+
+
 def test_a_stale_te_cache_is_found(session, stand_in):
     one = subject(session, "te-current", "native")
     sound = trial.Trial(one).followed(cache=True)
