@@ -1,5 +1,6 @@
 """The command line: exit status and what it prints."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +79,15 @@ def test_a_reader_that_stops_is_no_error():
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == 2
+
+
+def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatch):
+    """All of them, also where the reader of the output has gone: `golden store SET | head -1`."""
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "tolerances.toml").write_text((Path(GOLDEN) / "tolerances.toml").read_text())
+    command = [sys.executable, "-m", "fp8parity", "golden", "store", f"{GOLDEN}/records/h200.zip", "--golden-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.close()
+    stored = {p.name: len(json.loads(p.read_text())["cells"]) for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")}
+    assert stored == {"small.json": 9, "base.json": 9, "1b.json": 9}
+    assert main(["golden", "store", f"{GOLDEN}/records/upgrades/epyc-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)]) == 2

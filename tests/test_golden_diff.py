@@ -99,7 +99,17 @@ def test_throughput_goldens(repository, capsys, trajectory):
     def store(**ratios):
         cells = {
             f"{name} native": SpeedEntry(
-                ratio=r, low=r, high=r, pairs=11, memory=0.8, tokens_per_second=1, bf16_tokens_per_second=1, mode="compiled", commit="c"
+                ratio=r,
+                low=r,
+                high=r,
+                pairs=11,
+                memory=0.8,
+                tokens_per_second=1,
+                bf16_tokens_per_second=1,
+                mode="compiled",
+                tokens=8,
+                flops_per_token=6.0,
+                commit="c",
             )
             for name, r in ratios.items()
         }
