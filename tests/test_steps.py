@@ -160,7 +160,7 @@ def looped(nano, broken, where="loss", **changes):
     applied = applied_of(nano)
     masters = steps.Masters(applied.model, schedule)
     fake, done = Fake(len(masters.names), broken, where), []
-    found = run._loop(fake, applied, masters, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
+    found = run.loop(fake, applied, masters, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
     return found, fake, done, masters
 
 

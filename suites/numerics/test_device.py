@@ -19,3 +19,9 @@ def test_large(recipe_cell, road):
 def test_attention(recipe_cell, road):
     """FP8 attention runs where the package says so, and its output and gradients are as far from FP64 as FP8 is."""
     road.numerics("attention", recipe_cell)
+
+
+@pytest.mark.kernels
+def test_modes(recipe_cell, road):
+    """A step compiled, graphed or both gives the gradient of an eager one."""
+    road.numerics("modes", recipe_cell)

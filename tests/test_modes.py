@@ -1,0 +1,94 @@
+"""The check of compiled and graphed steps, on the CPU: sound stand-ins are green, and each planted fault is found by its metric."""
+
+from __future__ import annotations
+
+import pytest
+from fp8parity import steps
+from fp8parity.cells import Cell
+from fp8parity.emulation import EmulatedLinear
+from fp8parity.recipes.spec import LinearSpec
+
+CELL = Cell("te-current", "emulated", "nano")
+REAL = steps.make
+
+
+class Replay:
+    """A graph's stand-in: eager steps, from the fourth on through ``change(first captured batches, batches, step)``."""
+
+    def __init__(self, change, *terms) -> None:
+        self.take, self.change, self.captured = REAL(*terms, "eager"), change, None
+
+    def __call__(self, batches, step):
+        if step >= steps.WARMUP:
+            self.captured = self.captured or (batches, step)
+            batches, step = self.change(self.captured, batches, step)
+        return self.take(batches, step)
+
+
+CHANGES = {
+    "sound": lambda captured, batches, step: (batches, step),
+    "batch": lambda captured, batches, step: (captured[0], step),
+    "learning rate": lambda captured, batches, step: (batches, captured[1]),
+}
+
+
+def uncompiled(model) -> None:
+    """Compilation that leaves everything eager."""
+
+
+def fallen_back(model) -> None:
+    """Compilation that loses the quantisers."""
+    for module in model.modules():
+        if isinstance(module, EmulatedLinear):
+            module.spec = LinearSpec()
+
+
+def rounded_elsewhere(model) -> None:
+    """Compilation that rounds once more between the blocks."""
+    for block in model.layers:
+        block.register_forward_hook(lambda _, __, y: (y * 1.01).bfloat16() / 1.01)
+
+
+@pytest.fixture
+def judged(session, eager, monkeypatch):
+    def run(compile_blocks=None, change="sound", cell=CELL) -> set[str]:
+        """The metrics that are red."""
+        if compile_blocks:
+            monkeypatch.setattr(steps, "compile_blocks", compile_blocks)
+        real = steps.make
+
+        def make(applied, masters, schedule, mode):
+            terms = applied, masters, schedule
+            return Replay(CHANGES[change], *terms) if mode.endswith("graphed") else real(*terms, "eager")
+
+        monkeypatch.setattr(steps, "make", make)
+        verdict = session.numerics("modes", cell)
+        assert verdict.green == (verdict.status == "pass")
+        return {place.split(" @ ")[0] for place, _ in verdict.lines if " @ " in place}
+
+    return run
+
+
+def test_sound_steps_are_green(judged):
+    assert judged(cell=Cell("bf16", "native", "nano")) == set()
+
+
+@pytest.mark.parametrize(
+    ("compile_blocks", "red"),
+    [
+        (uncompiled, {"compiled graphs"}),
+        (fallen_back, {"compiled graphs", "compiled difference", "compiled sqnr loss"}),
+        (rounded_elsewhere, {"compiled graphs", "compiled difference"}),
+    ],
+)
+def test_what_compilation_breaks_is_found(judged, compile_blocks, red):
+    assert judged(compile_blocks) == red
+
+
+@pytest.mark.parametrize("change", ["batch", "learning rate"])
+def test_what_a_graph_captured_for_good_is_found(judged, change):
+    assert judged(uncompiled, change) == {"compiled graphs", "graphed difference", "compiled-graphed difference"}
+
+
+def test_a_cpu_is_left_out_with_its_reason(session):
+    assert session.why_not("modes", CELL) == "compiled and graphed steps are compared on a GPU"
