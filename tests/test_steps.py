@@ -12,6 +12,8 @@ from fp8parity import corpus, models, recipes, run, steps
 from fp8parity.cells import Cell
 from fp8parity.record import load_record
 from torch import nn
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.utils import counters
 
 CPU = torch.device("cpu")
 
@@ -109,6 +111,31 @@ def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe):
     assert float((compiled[:, 0] / eager[:, 0] - 1).abs().max()) < 1e-4
     assert float((compiled[:, 1] / eager[:, 1] - 1).abs().max()) < 1e-3
     assert len(set(eager[:, 0].tolist())) == 4
+
+
+def versions(count: int, monkeypatch) -> int:
+    """How many graphs Dynamo traces for a block of each of ``count`` widths."""
+    real = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: real(self, backend="eager", **options))
+    torch._dynamo.reset()
+    before = counters["stats"]["unique_graphs"]
+    for hidden in range(1, count + 1):
+        model = models.build(models.ModelConfig("x", dim=32, layers=1, heads=2, kv_heads=1, hidden=32 * hidden), 0)
+        steps.compile_blocks(model)
+        model(torch.zeros(1, 8, dtype=torch.int64))
+    return counters["stats"]["unique_graphs"] - before
+
+
+def test_a_long_session_stays_compiled(monkeypatch):
+    """Dynamo by itself stops at 8 versions of a function, and goes on eagerly."""
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    assert versions(12, monkeypatch) == 12
+
+
+def test_more_versions_than_may_be_held_are_an_error(monkeypatch):
+    monkeypatch.setattr(steps, "VERSIONS", 3)
+    with pytest.raises(FailOnRecompileLimitHit):
+        versions(5, monkeypatch)
 
 
 @pytest.mark.parametrize("mode", ["graphed", "compiled-graphed"])
