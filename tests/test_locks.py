@@ -13,12 +13,14 @@ from pathlib import Path
 import pytest
 from fp8parity import locks
 from fp8parity.cells import device_of
+from fp8parity.models import MODELS
+from fp8parity.session import use_of
 
 HOLD = """
 import sys
 from pathlib import Path
 from fp8parity import locks
-with locks.gpu(Path(sys.argv[1]), sys.argv[2], exclusive=sys.argv[3] == "alone"):
+with locks.gpu(Path(sys.argv[1]), sys.argv[2], sys.argv[3]):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -54,9 +56,19 @@ def holding(*arguments: object) -> Iterator[Holder]:
 
 @pytest.mark.parametrize(
     ("first", "second", "waits"),
-    [("shared", "shared", False), ("shared", "alone", True), ("alone", "shared", True), ("alone", "alone", True)],
+    [
+        ("shared", "shared", False),
+        ("shared", "alone", True),
+        ("alone", "shared", True),
+        ("alone", "alone", True),
+        ("heavy", "shared", False),
+        ("shared", "heavy", False),
+        ("heavy", "heavy", True),
+        ("heavy", "alone", True),
+        ("alone", "heavy", True),
+    ],
 )
-def test_exclusive_excludes(tmp_path, first, second, waits):
+def test_who_waits_for_whom(tmp_path, first, second, waits):
     with holding(tmp_path, first) as one:
         assert one.holds(30)
         with holding(tmp_path, second) as two:
@@ -69,7 +81,7 @@ def test_exclusive_excludes(tmp_path, first, second, waits):
 def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
     with holding(tmp_path, "alone") as one:
         assert one.holds(30)
-        with locks.gpu(tmp_path, "cuda:1", exclusive=True), locks.gpu(tmp_path, "cpu", exclusive=True):
+        with locks.gpu(tmp_path, "cuda:1", "alone"), locks.gpu(tmp_path, "cpu", "alone"):
             assert sorted(p.name for p in tmp_path.iterdir()) == [".cuda0.lock", ".cuda1.lock"]
 
 
@@ -79,6 +91,12 @@ def test_a_killed_holder_lets_go(tmp_path):
         assert not second.holds(1)
         first.process.kill()
         assert second.holds(30)
+
+
+def test_who_holds_a_gpu_how():
+    small, large = MODELS[0], MODELS[-1]
+    found = [use_of(small), use_of(small, "gemm"), use_of(small, "large"), use_of(large), use_of(large, "large")]
+    assert found == ["shared", "shared", "heavy", "alone", "alone"]
 
 
 def test_workers_take_turns_on_the_gpus():
