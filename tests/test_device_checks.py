@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from fp8parity.checks import accumulation, attention, codes, large, state, trial
 from fp8parity.emulation import EmulatedLinear
 from fp8parity.recipes import RECIPES, passing, plain_checkpoint
 from fp8parity.recipes.spec import GEMMS, Operand
+from fp8parity.record import Measurement
 from fp8parity.scaling import cut, delayed_scale, quantise
 from torch import nn
 
@@ -37,6 +39,26 @@ def measured(found: checks.Result) -> dict[str, float]:
 
 def failing(verdict) -> set[str]:
     return {place for place, _ in verdict.lines if " @ " in place}
+
+
+@pytest.mark.parametrize(("check", "largest", "beyond"), [("state", "mini", "small"), ("layers", "small", "base")])
+def test_a_model_without_bounds_is_left_out(check, largest, beyond, session):
+    assert session.why_not(check, Cell("te-current", "emulated", largest)) is None
+    why = session.why_not(check, Cell("te-current", "emulated", beyond))
+    assert re.fullmatch(r"its bounds were measured on up to \d+M parameters; this model has \d+M", why)
+
+
+def test_a_check_has_one_thread_and_gives_the_others_back(session, monkeypatch):
+    seen = []
+
+    def measure(subject):
+        seen.append(torch.get_num_threads())
+        return [Measurement(metric="m", where="w", value=1.0)], []
+
+    monkeypatch.setattr(checks, "get", lambda name: measure)
+    torch.set_num_threads(3)
+    record = session.measure("gemm", Cell("te-current", "emulated"))
+    assert (seen, record.provenance.threads, torch.get_num_threads()) == ([1], 1, 3)
 
 
 # Accumulation
