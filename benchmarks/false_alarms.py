@@ -16,7 +16,8 @@ import numpy as np
 from fp8parity import judge, statistics, tolerances
 from fp8parity.golden import Golden, from_runs
 from fp8parity.judge import Verdict
-from fp8parity.record import Trajectory, load_records
+from fp8parity.record import Trajectory
+from fp8parity.storage import load_records
 from fp8parity.tolerances import LossRow
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 from fp8parity import golden, statistics
-from fp8parity.record import Trajectory, load_records
+from fp8parity.record import Trajectory
+from fp8parity.storage import load_records
 
 
 def main() -> None:

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from fp8parity import recipes
 from fp8parity.cells import executions
-from fp8parity.record import CellKey, file_name, write_json
+from fp8parity.record import CellKey
+from fp8parity.storage import file_name, write_json
 
 
 def one(job: tuple[int, str], *, model: str, threads: int, records: Path) -> str:

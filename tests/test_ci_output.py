@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.judge import Gap, Verdict
-from fp8parity.record import CellKey, file_name, write_json
+from fp8parity.record import CellKey
 from fp8parity.record_set import what
 from fp8parity.report import ci
+from fp8parity.storage import file_name, write_json
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = """

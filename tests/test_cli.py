@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.recipes import RECIPES
-from fp8parity.record import CellKey, Measurement, Measurements, file_name, write_json
+from fp8parity.record import CellKey, Measurement, Measurements
+from fp8parity.storage import file_name, write_json
 
 GOLDEN = str(Path(__file__).parents[1] / "golden")
 

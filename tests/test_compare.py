@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.compare import compare
-from fp8parity.record import CellKey, Measurement, Measurements, NonFinite, Throughput, Watch, file_name, write_json
+from fp8parity.record import CellKey, Measurement, Measurements, NonFinite, Throughput, Watch
 from fp8parity.record_set import what
+from fp8parity.storage import file_name, write_json
 from fp8parity.tolerances import Bound, LossRow, SpeedRow, Tolerances
 
 BOUND = Bound(check="gemm", metric="*sqnr", low=28.0, high=29.0, why="a made-up row")

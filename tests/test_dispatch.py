@@ -76,6 +76,11 @@ def test_a_gemm_that_fell_back_or_vanished_is_named(session, monkeypatch, gemm, 
     assert places == {f"{gemm} kernels off @ linear"}
 
 
+@pytest.mark.parametrize("names", [[FP8, FP8], [FP8, BF16]])
+def test_a_second_kernel_in_fprop_is_no_gradient(session, monkeypatch, names):
+    assert verdict(session, monkeypatch, linear=LINEAR | {"fprop": names})[1] == {"fprop kernels off @ linear"}
+
+
 @pytest.mark.parametrize(
     ("forward", "backward", "places"),
     [

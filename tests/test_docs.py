@@ -21,7 +21,8 @@ from typing import Any, get_args
 import pytest
 import yaml
 from fp8parity import checks, cli, corpus, judge, recipes, tolerances
-from fp8parity.record import CellKey, Measurement, Measurements, file_name, write_json
+from fp8parity.record import CellKey, Measurement, Measurements
+from fp8parity.storage import file_name, write_json
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "golden/README.md", *sorted((ROOT / "docs").glob("*.md")))

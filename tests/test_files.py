@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from fp8parity import golden, tolerances
 from fp8parity.golden import changes, refuse, update
-from fp8parity.record import NonFinite, file_name, load_record, load_records, read_json, write_json
+from fp8parity.record import NonFinite
+from fp8parity.storage import file_name, load_record, load_records, read_json, write_json
 
 
 def test_records_keep_every_bit(trajectory, tmp_path):
@@ -50,7 +51,7 @@ def test_a_foreign_file_and_a_future_schema(trajectory, tmp_path):
 
 
 def test_an_unknown_key_is_named(trajectory, tmp_path):
-    from fp8parity.record import checksum
+    from fp8parity.storage import checksum
 
     path = write_json(tmp_path / "r.json", trajectory())
     data = json.loads(path.read_text())

@@ -8,7 +8,8 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.golden import from_runs, path_of
 from fp8parity.judge_speed import SpeedEntry, SpeedGolden
-from fp8parity.record import Measurement, write_json
+from fp8parity.record import Measurement
+from fp8parity.storage import write_json
 
 LOSS = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
 BOUND = '[[bound]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nband = 0.5\nwhy = "measured"\n'

@@ -33,6 +33,7 @@ RIGHT_OF_RECORD = (
     "judge_speed",
     "known",
     "record_set",
+    "storage",
 )
 TORCH_FREE = (
     *RIGHT_OF_RECORD,

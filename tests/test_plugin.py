@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity import golden as goldens
-from fp8parity.record import load_record
+from fp8parity.storage import load_record
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S).group(1)

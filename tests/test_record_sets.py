@@ -10,8 +10,9 @@ import pytest
 from fp8parity import record_set
 from fp8parity.cli import main
 from fp8parity.golden import from_runs, path_of
-from fp8parity.record import SCHEMA, checksum, file_name, load_record, load_records, upgrade, write_json
+from fp8parity.record import SCHEMA
 from fp8parity.record_set import load, machines, merge, save, what
+from fp8parity.storage import checksum, file_name, load_record, load_records, upgrade, write_json
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
 WIDER = (1e-4, 4e-4, -3e-4)

@@ -13,8 +13,9 @@ import pytest
 import reports
 from fp8parity.cli import main
 from fp8parity.judge import Verdict
-from fp8parity.record import CellKey, file_name, write_json
+from fp8parity.record import CellKey
 from fp8parity.report import RENDERERS, claims, evidence, figures, origin, view, write
+from fp8parity.storage import file_name, write_json
 
 VOID = {"meta", "link", "input", "br"}
 HOSTILE = "<script>alert(1)</script>|`\"'--></style>"

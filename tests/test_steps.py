@@ -10,7 +10,7 @@ import pytest
 import torch
 from fp8parity import corpus, models, recipes, run, steps
 from fp8parity.cells import Cell
-from fp8parity.record import load_record
+from fp8parity.storage import load_record
 from torch import nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters

@@ -13,10 +13,11 @@ import reports
 import torch
 from fp8parity import bench, corpus, judge_speed, recipes, tolerances, watch
 from fp8parity.models import ModelConfig
-from fp8parity.record import CellKey, Throughput, Watch, load_record, write_json
+from fp8parity.record import CellKey, Throughput, Watch
 from fp8parity.schedule import Schedule
 from fp8parity.session import Preset
 from fp8parity.statistics import median_interval
+from fp8parity.storage import load_record, write_json
 from fp8parity.tolerances import SpeedRow
 
 GPU = "NVIDIA Made Up"
