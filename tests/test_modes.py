@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
+import torch
 from fp8parity import steps
 from fp8parity.cells import Cell
+from fp8parity.checks import modes
 from fp8parity.emulation import EmulatedLinear
 from fp8parity.recipes.spec import LinearSpec
 
@@ -88,6 +92,14 @@ def test_what_compilation_breaks_is_found(judged, compile_blocks, red):
 @pytest.mark.parametrize("change", ["batch", "learning rate"])
 def test_what_a_graph_captured_for_good_is_found(judged, change):
     assert judged(uncompiled, change) == {"compiled graphs", "graphed difference", "compiled-graphed difference"}
+
+
+def test_a_fused_layer_is_graphed_alone(session):
+    subject = replace(session._subject(CELL), execution="fused")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modes, "_gradients", lambda subject, mode: [torch.tensor([1.0, 2.0 + (mode == "graphed")])])
+        found = modes.measure(subject)[0]
+    assert {m.metric: m.value for m in found} == {"graphed difference": pytest.approx(1 / 5**0.5)}
 
 
 def test_a_cpu_is_left_out_with_its_reason(session):

@@ -22,6 +22,6 @@ def test_attention(recipe_cell, road):
 
 
 @pytest.mark.kernels
-def test_modes(recipe_cell, road):
+def test_modes(cell, road):
     """A step compiled, graphed or both gives the gradient of an eager one."""
-    road.numerics("modes", recipe_cell)
+    road.numerics("modes", cell)
