@@ -53,7 +53,9 @@ def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
     record = measured(trajectory, value)
     write_json(tmp_path / file_name(record.cell, "gemm"), record)
     report = tmp_path / "out" / "report.md"
-    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, "--report", str(report)]) == code
+    reports = ["--report", str(report), "--report", str(tmp_path / "report.json")]
+    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, *reports]) == code
+    assert json.loads((tmp_path / "report.json").read_text())["sentence"] in report.read_text()
     assert ("**Refuse: te-current emulated on tiny fails (gemm: 1 of 1 numbers" in report.read_text()) == bool(code)
     assert ("**Accept: all 1 checks are green.**" in report.read_text()) != bool(code)
     assert "te-current" in capsys.readouterr().out

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from fp8parity import golden as goldens
 from fp8parity.storage import load_record
 
@@ -219,3 +220,8 @@ def test_dimensions_that_a_recipe_cannot_take(project):
     done = start(project, "--recipe", "te-current")
     assert done.returncode == 1
     assert "gate_proj.out_features = 72 is not divisible by 16" in done.stdout
+
+
+def test_a_verdict_is_not_buried_under_traces_of_the_compiler(caplog):
+    torch.compile(lambda x: x.sin() + 1, backend="eager")(torch.ones(3))
+    assert sum(record.name == "torch.__trace" for record in caplog.records) <= 1
