@@ -13,8 +13,8 @@ import pytest
 import reports
 from fp8parity.cli import main
 from fp8parity.judge import Verdict
-from fp8parity.record import CellKey
-from fp8parity.report import RENDERERS, claims, evidence, figures, origin, view, write
+from fp8parity.record import CellKey, Measurement
+from fp8parity.report import RENDERERS, claims, evidence, figures, origin, snr, view, write
 from fp8parity.storage import file_name, write_json
 
 VOID = {"meta", "link", "input", "br"}
@@ -303,6 +303,18 @@ class TestFigures:
         assert figure.modes[2].traces["z"][0] == heat.values["wgrad"]
         assert 42 <= heat.values["wgrad"][0][heat.columns.index("bf16")] <= 46
         assert 12 <= heat.values["wgrad"][0][heat.columns.index("te-nvfp4 native")] <= 16
+
+    def test_a_heat_map_shows_columns_with_numbers_and_layers_in_order(self):
+        names = ["0.attention.q_proj", "0.mlp.up_proj", "10.attention.q_proj", "2.attention.q_proj", "2.attention.o_proj", "2.mlp.up_proj"]
+        native, fused = reports.layers("tiny", "bf16"), reports.layers("tiny", "te-current")
+        values = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(names) for g in ("fprop", "wgrad")]
+        alone = [m for m in values if m.metric.startswith("wgrad")]
+        made = snr._heat("t", "w", "r", [native.model_copy(update={"values": values}), fused.model_copy(update={"values": alone})])
+        assert made.rows == [names[i] for i in (0, 1, 3, 4, 5, 2)]
+        fprop, dgrad, wgrad = (m.traces for m in figures.heat(made, 0).modes)
+        assert fprop == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
+        assert wgrad == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
+        assert dgrad == {"x": [[]], "z": [[[]] * 6]}
 
     def test_no_number_is_lost_to_json(self, faulty):
         for figure in figures.all_of(faulty):
