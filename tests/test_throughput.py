@@ -74,7 +74,10 @@ def calm_but(**changes: object) -> Watch:
         (made(pairs=7), "inconclusive", "7 pairs; 8 are needed"),
         (made(watch=None), "inconclusive", "was not watched"),
         (made(watch=calm_but(busy_before=40)), "inconclusive", "40% busy before the first block: something else runs"),
+        (made(watch=calm_but(busy_after=40)), "inconclusive", "40% busy after the last block: something else runs"),
         (made(watch=calm_but(busy_before=5)), "pass", "inside"),
+        (made(watch=calm_but(busy_after=5)), "pass", "inside"),
+        (made(watch=calm_but(busy_after=None)), "pass", "inside"),
         (made(watch=calm_but(throttled=["hardware thermal"])), "inconclusive", "throttled: hardware thermal"),
         (made(1.2 * 0.9, watch=calm_but(throttled=["power brake"])), "inconclusive", "power brake"),
         (made(1.2 * 1.1, watch=calm_but(busy_before=99)), "inconclusive", "99% busy"),
@@ -266,22 +269,22 @@ def test_model_flops_by_hand():
 
 
 class FakeNvml(SimpleNamespace):
-    """NVML of one GPU; ``reasons`` and ``clocks`` are consumed a sample each."""
+    """NVML of one GPU; ``used``, ``reasons`` and ``clocks`` are consumed a sample each."""
 
-    def __init__(self, used: int, reasons: list[int], clocks: list[int]) -> None:
-        left, speeds = iter(reasons), iter(clocks)
+    def __init__(self, used: list[int], reasons: list[int], clocks: list[int]) -> None:
+        busy, left, speeds = iter(used), iter(reasons), iter(clocks)
         super().__init__(
             NVML_CLOCK_SM=1,
             nvmlInit=lambda: None,
             nvmlDeviceGetHandleByUUID=lambda name: name,
-            nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=used),
+            nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=next(busy)),
             nvmlDeviceGetClockInfo=lambda handle, kind: next(speeds),
             nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: next(left),
         )
 
 
-def watched(monkeypatch, used: int = 0, reasons: tuple[int, ...] = (0, 0, 0), clocks: tuple[int, ...] = (1980, 1980, 1980)) -> Watch:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(used, list(reasons), list(clocks)))
+def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980)) -> Watch:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks)))
     monkeypatch.setattr(watch, "SETTLE", 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid="x"))
@@ -295,7 +298,8 @@ def watched(monkeypatch, used: int = 0, reasons: tuple[int, ...] = (0, 0, 0), cl
     ("options", "status", "words"),
     [
         ({}, "pass", "inside"),
-        ({"used": 63}, "inconclusive", "63% busy"),
+        ({"used": (63, 0)}, "inconclusive", "63% busy before"),
+        ({"used": (0, 63)}, "inconclusive", "63% busy after"),
         ({"reasons": (0, 0x40, 0), "clocks": (1980, 1200, 1980)}, "inconclusive", "hardware thermal"),
         ({"reasons": (0, 0x8, 0x80)}, "inconclusive", "hardware slowdown, power brake"),
         ({"reasons": (0x20, 0, 0)}, "inconclusive", "software thermal"),
@@ -308,8 +312,8 @@ def test_what_nvml_says_reaches_the_verdict(monkeypatch, golden, options, status
 
 
 def test_the_watch_keeps_every_clock(monkeypatch):
-    assert watched(monkeypatch, 3, (0, 0x40, 0), (1980, 1200, 1500)) == Watch(
-        busy_before=3, sm_clocks=[1980, 1200, 1500], throttled=["hardware thermal"]
+    assert watched(monkeypatch, (3, 4), (0, 0x40, 0), (1980, 1200, 1500)) == Watch(
+        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500], throttled=["hardware thermal"]
     )
 
 
