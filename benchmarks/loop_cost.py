@@ -61,6 +61,8 @@ def main() -> None:
     parser.add_argument("--recipe", action="append")
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
+    if args.repeats < 6:
+        parser.error("the interval of a median takes 6 repeats or more")
     warnings.simplefilter("ignore")
     here = cells.detect(None)
     recipes.preload(here.capability)

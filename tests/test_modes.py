@@ -9,7 +9,7 @@ import torch
 from fp8parity import steps
 from fp8parity.cells import Cell
 from fp8parity.checks import modes
-from fp8parity.emulation import EmulatedLinear
+from fp8parity.emulation import DelayedScale, EmulatedLinear
 from fp8parity.recipes.spec import LinearSpec
 
 CELL = Cell("te-current", "emulated", "nano")
@@ -21,11 +21,12 @@ class Replay:
 
     def __init__(self, change, *terms) -> None:
         self.take, self.change, self.captured = REAL(*terms, "eager"), change, None
+        self.graph = None if change is None else object()
 
     def __call__(self, batches, step):
         if step >= steps.WARMUP:
             self.captured = self.captured or (batches, step)
-            batches, step = self.change(self.captured, batches, step)
+            batches, step = self.change(self.captured, batches, step) if self.change else (batches, step)
         return self.take(batches, step)
 
 
@@ -33,6 +34,7 @@ CHANGES = {
     "sound": lambda captured, batches, step: (batches, step),
     "batch": lambda captured, batches, step: (captured[0], step),
     "learning rate": lambda captured, batches, step: (batches, captured[1]),
+    "no capture": None,
 }
 
 
@@ -51,6 +53,13 @@ def rounded_elsewhere(model) -> None:
     """Compilation that rounds once more between the blocks."""
     for block in model.layers:
         block.register_forward_hook(lambda _, __, y: (y * 1.01).bfloat16() / 1.01)
+
+
+def scales_compiled_in(model) -> None:
+    """Compilation that takes delayed scales for constants: they stay as the first batch found them."""
+    for module in model.modules():
+        if isinstance(module, DelayedScale):
+            module.update = lambda amax: None
 
 
 @pytest.fixture
@@ -87,6 +96,16 @@ def test_sound_steps_are_green(judged):
 )
 def test_what_compilation_breaks_is_found(judged, compile_blocks, red):
     assert judged(compile_blocks) == red
+
+
+def test_a_scale_that_was_compiled_in_is_found(judged):
+    red = judged(scales_compiled_in, cell=Cell("te-delayed", "emulated", "nano"))
+    assert {"compiled graphs", "compiled difference"} <= red
+
+
+def test_a_step_without_a_graph_is_an_error(judged):
+    with pytest.raises(ValueError, match="^graphed steps captured no graph: there is nothing to compare$"):
+        judged(uncompiled, "no capture")
 
 
 @pytest.mark.parametrize("change", ["batch", "learning rate"])

@@ -311,10 +311,18 @@ class TestFigures:
         alone = [m for m in values if m.metric.startswith("wgrad")]
         made = snr._heat("t", "w", "r", [native.model_copy(update={"values": values}), fused.model_copy(update={"values": alone})])
         assert made.rows == [names[i] for i in (0, 1, 3, 4, 5, 2)]
-        fprop, dgrad, wgrad = (m.traces for m in figures.heat(made, 0).modes)
-        assert fprop == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
-        assert wgrad == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
-        assert dgrad == {"x": [[]], "z": [[[]] * 6]}
+        shown = {m.label: m.traces for m in figures.heat(made, 0).modes}
+        assert shown["fprop"] == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
+        assert shown["wgrad"] == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
+        assert list(shown) == ["fprop", "wgrad"]
+        only = figures.heat(snr._heat("t", "w", "r", [fused.model_copy(update={"values": alone})]), 0)
+        assert [m.label for m in only.modes] == ["wgrad"] and only.data[0]["x"] == ["te-current native"]
+
+    def test_numbers_that_are_all_nan_still_make_a_report(self):
+        broken = reports.layers("tiny", "te-current")
+        nan = [m.model_copy(update={"value": math.nan}) for m in broken.values]
+        made = snr._heat("t", "w", "r", [broken.model_copy(update={"values": nan})])
+        assert made.rows == [] and not made.measured
 
     def test_no_number_is_lost_to_json(self, faulty):
         for figure in figures.all_of(faulty):
