@@ -33,6 +33,9 @@ def loss_parity(self, cell):
     return Verdict(cell=self.key(cell), check="loss parity", status=status, headline="50% off: a, b", gap=gap, margin=0.005, snr=28.5)
 
 Session.loss_parity = loss_parity
+
+def pytest_collection_modifyitems(items):
+    items.reverse()
 """
 KNOWN = """
 [[known]]
@@ -75,6 +78,12 @@ def properties(path: Path) -> dict[str, dict[str, str]]:
         for case in ElementTree.parse(path).getroot().iter("testcase")
         if case.find("properties") is not None
     }
+
+
+def test_the_table_has_the_order_of_the_catalogue(gate):
+    """Whatever order tests end in: here the reverse."""
+    rows = re.findall(r"^(te-\S+) +tiny +emulated", gate().stdout, re.MULTILINE)
+    assert rows == ["te-current", "te-block", "te-mxfp8"]
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
