@@ -13,21 +13,22 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from fp8parity import judge, statistics, tolerances
+from fp8parity import judge_loss, statistics, tolerances
 from fp8parity.golden import Golden, from_runs
 from fp8parity.judge import Verdict
 from fp8parity.record import Trajectory
 from fp8parity.storage import load_records
-from fp8parity.tolerances import LossRow
+from fp8parity.tolerances import LossRow, Tolerances
 
 
-def _repeat(mine: list[Trajectory], controls: dict[int, Trajectory], golden: Golden, row: LossRow) -> Verdict | None:
+def _repeat(mine: list[Trajectory], controls: dict[int, Trajectory], golden: Golden, row: LossRow, table: Tolerances) -> Verdict | None:
     """The verdict of one session on the first seeds, or None where the records end before the escalation does."""
     for look in row.seeds:
         if len(mine) < look:
             return None
         part = mine[:look]
-        verdict = judge.loss_parity(part, [controls[r.seed] for r in part], golden, row, last_look=look == row.seeds[-1])
+        paired = [controls[r.seed] for r in part]
+        verdict = judge_loss.loss_parity(part, paired, golden, row, table, last_look=look == row.seeds[-1])
         if verdict is not None:
             return verdict
     return None
@@ -49,7 +50,7 @@ def main() -> None:
         mine = sorted((r for r in runs if r.cell == cell and r.seed in controls), key=lambda r: r.seed)
         gaps = np.array(statistics.relative_gaps([r.loss for r in mine], [controls[r.seed].loss for r in mine], tail))
         row, seen = table.loss_row(cell), []
-        while (verdict := _repeat(mine, controls, golden, row)) is not None:
+        while (verdict := _repeat(mine, controls, golden, row, table)) is not None:
             assert verdict.gap is not None
             seen.append(f"{verdict.status}/{verdict.gap.n}")
             mine = mine[verdict.gap.n :]

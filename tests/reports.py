@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 from fp8parity import golden as goldens
-from fp8parity import judge, tolerances
+from fp8parity import judge, judge_loss, tolerances
 from fp8parity.judge import Speed, Verdict
 from fp8parity.record import CellKey, Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
 from fp8parity.report import claims, view
@@ -96,7 +96,7 @@ def session(
                     update={"loss": [*runs[0].loss[:stop], math.nan], "non_finite": NonFinite(step=stop, where="loss")}
                 )
             row = table.loss_row(runs[0].cell)
-            verdict = judge.loss_parity(runs, controls if recipe != "bf16" else runs, golden, row, last_look=True)
+            verdict = judge_loss.loss_parity(runs, controls if recipe != "bf16" else runs, golden, row, table, last_look=True)
             assert verdict is not None
             measured = layers(model, recipe)
             verdicts += [verdict, judge.measurements(measured, table)]

@@ -4,12 +4,13 @@ import math
 from pathlib import Path
 
 import pytest
-from fp8parity import judge
+from fp8parity import judge, judge_loss
 from fp8parity.golden import from_runs
 from fp8parity.record import CellKey, Measurement, Measurements, NonFinite
 from fp8parity.tolerances import Bound, LossRow, Tolerances
 
 ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")
+TABLE = Tolerances(path=Path("tolerances.toml"), loss=[ROW], bound=[], golden=[])
 
 
 @pytest.fixture
@@ -19,7 +20,8 @@ def golden(trajectory):
 
 def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **changes):
     candidates = [trajectory("te-current", s, g, **changes) for s, g in enumerate(gaps)]
-    return judge.loss_parity(candidates, [trajectory(seed=s, gap=g) for s, g in enumerate(controls)], golden, row, last_look=True)
+    paired = [trajectory(seed=s, gap=g) for s, g in enumerate(controls)]
+    return judge_loss.loss_parity(candidates, paired, golden, row, TABLE, last_look=True)
 
 
 @pytest.mark.parametrize(
@@ -53,25 +55,25 @@ def test_message_says_what_moved(trajectory, golden):
 
 def test_a_drifting_control_is_red_itself(trajectory, golden):
     runs = [trajectory(seed=s, gap=0.01 + 1e-4 * s) for s in range(3)]
-    found = judge.loss_parity(runs, runs, golden, ROW, last_look=True)
+    found = judge_loss.loss_parity(runs, runs, golden, ROW, TABLE, last_look=True)
     assert found.status == "drift"
     runs = [trajectory(seed=s, gap=1e-4 * s) for s in range(3)]
-    assert judge.loss_parity(runs, runs, golden, ROW, last_look=True).status == "pass"
+    assert judge_loss.loss_parity(runs, runs, golden, ROW, TABLE, last_look=True).status == "pass"
 
 
 def test_undecided_asks_for_more_seeds(trajectory, golden):
     candidates = [trajectory("te-current", s, g) for s, g in enumerate((-0.004, 0.001, 0.008))]
     controls = [trajectory(seed=s) for s in range(3)]
-    assert judge.loss_parity(candidates, controls, golden, ROW, last_look=False) is None
+    assert judge_loss.loss_parity(candidates, controls, golden, ROW, TABLE, last_look=False) is None
 
 
 def test_a_spike_in_the_middle_is_found_though_the_tail_is_fine(trajectory, golden):
     spiked = trajectory("te-current", 0, 1e-4).loss
     spiked[3] *= 3
     row = ROW.model_copy(update={"window": 2})
-    found = judge.loss_parity(
+    found = judge_loss.loss_parity(
         [trajectory("te-current", 0, loss=spiked), *(trajectory("te-current", s, 1e-4) for s in (1, 2))],
-        [trajectory(seed=s) for s in range(3)], golden, row, last_look=True,
+        [trajectory(seed=s) for s in range(3)], golden, row, TABLE, last_look=True,
     )  # fmt: skip
     assert found.status == "fail"
     assert found.first_out == 2

@@ -1,0 +1,65 @@
+"""How far the first gradient norm of a recipe lies from its control's, over fresh seeds: the numbers behind its [[bound]] rows.
+
+    python benchmarks/first_step.py --model tiny --seeds 100-129
+    python benchmarks/first_step.py --model 1b --recipe 'ao-*' --execution native --mode compiled --seeds 100-104   # on a GPU
+
+One step a seed, of the model's own schedule. ``red`` counts seeds outside the bounds of golden/tolerances.toml. A process compiles
+once, so several processes say how often a compiler gets a kernel wrong; the parameter that is furthest off is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import numpy as np
+import torch
+from fp8parity import corpus, recipes, run, tolerances
+from fp8parity.cells import executions
+from fp8parity.judge_first import PART, TOTAL, first_step, ratios
+from fp8parity.record import Trajectory
+from fp8parity.session import presets
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--recipe", action="append", help="a glob; may be repeated")
+    parser.add_argument("--execution", default="emulated")
+    parser.add_argument("--mode", default="auto")
+    parser.add_argument("--seeds", default="100-104", help="first-last")
+    parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
+    args = parser.parse_args()
+    table = tolerances.load(args.golden_dir / "tolerances.toml")
+    preset, stream = presets()[args.model], corpus.load("synthetic")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    one = replace(preset.schedule, steps=1, validation_rows=preset.schedule.rows)
+    first, last = map(int, args.seeds.split("-"))
+
+    def runs(name: str) -> list[Trajectory]:
+        recipe = recipes.get(name)
+        execution = "native" if name == "bf16" else args.execution
+        terms = preset.model, recipe, execution, one, stream
+        return [run.train(*terms, seed, device=device, mode=args.mode) for seed in range(first, last + 1)]
+
+    def show(metric: str, values: list[float]) -> str:
+        return f"{metric} {np.mean(values):.5f} sd {np.std(values):.5f} [{min(values):.5f}, {max(values):.5f}] n {len(values)}"
+
+    controls = runs("bf16")
+    for name, recipe in recipes.RECIPES.items():
+        if name == "bf16" or args.execution not in executions(recipe) or not any(fnmatchcase(name, g) for g in args.recipe or ["*"]):
+            continue
+        mine = runs(name)
+        measured = [m for a, b in zip(mine, controls, strict=True) for _, m in ratios(a, b)]
+        found = [f for a, b in zip(mine, controls, strict=True) if (f := first_step([a], [b], table))]
+        shown = [show(metric, [m.value for m in measured if m.metric == metric]) for metric in (TOTAL, PART)]
+        print(f"{name}: {'; '.join(shown)}; red {sum(f.red for f in found)} of {len(found)} seeds", flush=True)
+        worst = max(found, key=lambda f: f.far, default=None)
+        if worst and worst.red:
+            print(f"  {worst.text} ({worst.why})", flush=True)
+
+
+if __name__ == "__main__":
+    main()
