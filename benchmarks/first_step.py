@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--recipe", action="append", help="a glob; may be repeated")
     parser.add_argument("--execution", default="emulated")
-    parser.add_argument("--mode", default="auto")
+    parser.add_argument("--mode", default="auto", help="of the recipes; the control runs as it does in the suites")
     parser.add_argument("--seeds", default="100-104", help="first-last")
     parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     args = parser.parse_args()
@@ -40,14 +40,18 @@ def main() -> None:
 
     def runs(name: str) -> list[Trajectory]:
         recipe = recipes.get(name)
-        execution = "native" if name == "bf16" else args.execution
+        execution, mode = ("native", "auto") if name == "bf16" else (args.execution, args.mode)
         terms = preset.model, recipe, execution, one, stream
-        return [run.train(*terms, seed, device=device, mode=args.mode) for seed in range(first, last + 1)]
+        return [run.train(*terms, seed, device=device, mode=mode) for seed in range(first, last + 1)]
 
     def show(metric: str, values: list[float]) -> str:
+        if not values:
+            return f"{metric} -"
         return f"{metric} {np.mean(values):.5f} sd {np.std(values):.5f} [{min(values):.5f}, {max(values):.5f}] n {len(values)}"
 
     controls = runs("bf16")
+    name, norm = max(controls[0].first_gradients.items(), key=lambda item: item[1])
+    print(f"bf16: {name} is {(norm / controls[0].grad_norm[0]) ** 2:.1%} of the squared norm", flush=True)
     for name, recipe in recipes.RECIPES.items():
         if name == "bf16" or args.execution not in executions(recipe) or not any(fnmatchcase(name, g) for g in args.recipe or ["*"]):
             continue

@@ -28,7 +28,7 @@ class Turns:
         self.schedule = replace(preset.schedule, validation_every=10**6)
         model = models.build(preset.model, 0, device=device)
         self.applied = recipes.apply(model, recipe, execution, tokens=self.schedule.tokens)
-        self.masters = steps.Masters(self.applied.model, self.schedule)
+        self.masters = steps.Masters(self.applied, self.schedule)
         self.take = steps.make(self.applied, self.masters, self.schedule, mode)
         self.batches = [run.microbatches(self.stream, self.schedule, 0, i, device) for i in range(self.schedule.steps)]
         self.half = self.schedule.steps // 2

@@ -27,7 +27,7 @@ class Stepper:
         self.schedule = preset.schedule
         model = models.build(preset.model, 0)
         self.applied = recipes.apply(model, recipes.get(name), execution, tokens=self.schedule.tokens)
-        self.take = steps.make(self.applied, Masters(self.applied.model, self.schedule), self.schedule, "eager")
+        self.take = steps.make(self.applied, Masters(self.applied, self.schedule), self.schedule, "eager")
 
     def seconds(self, step: int) -> float:
         """Process time of one step."""

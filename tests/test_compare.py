@@ -129,6 +129,29 @@ def test_non_finite_runs(runs, side, moved, effect, code):
     assert "seed 1 is non-finite at step 7" in change(found).notes
 
 
+@pytest.mark.parametrize(
+    ("recipe", "sides", "moved", "effect", "code"),
+    [
+        ("te-current", (1,), "recipe moved", "regression", 1),
+        ("te-current", (0,), "recipe moved", "gain", 0),
+        ("te-current", (0, 1), "cannot say", "unknown", 2),
+        ("bf16", (1,), "framework moved", "regression", 1),
+    ],
+)
+def test_an_odd_first_step_moved_though_the_losses_did_not(runs, recipe, sides, moved, effect, code):
+    expect = {"te-current": {"nano": 1.0}, "bf16": {"nano": 1.0}}
+    bound = Bound(check="loss parity", metric="first gradient norm", expect=expect, band=0.01, why="a made-up bound")
+    both = [runs(), runs("2.13.0")]
+    for i in sides:
+        both[i] = [r.model_copy(update={"grad_norm": [0.96] + [1.0] * 11}) if r.cell.recipe == recipe else r for r in both[i]]
+    found = compare(*both, TABLE.model_copy(update={"bound": [bound]}))
+    assert (change(found, recipe).moved, change(found, recipe).effect) == (moved, effect)
+    assert "gradient norm 0.9600x" in change(found, recipe).notes[0]
+    assert found.code == code
+    assert recipe != "bf16" or change(found, "te-current").moved == moved
+    assert change(compare(runs(), runs("2.13.0"), TABLE.model_copy(update={"bound": [bound]})), recipe).moved == "unchanged"
+
+
 @pytest.mark.parametrize(("side", "effect", "code"), [(1, "regression", 1), (0, "unknown", 2)])
 def test_a_silent_fall_back_trains_well_and_is_no_gain(runs, side, effect, code):
     """The gap to BF16 shrinks from 0.1% to 0: inside every margin, and nothing is quantised any more."""

@@ -8,7 +8,7 @@ import torch
 from fp8parity import corpus, judge_set, recipes, run, tolerances
 from fp8parity.emulation import EmulatedLinear
 from fp8parity.golden import from_runs
-from fp8parity.judge_first import HEADLINE, first_step
+from fp8parity.judge_first import first_step
 from fp8parity.judge_loss import loss_parity
 from fp8parity.record_set import load, machines
 from fp8parity.session import presets
@@ -16,6 +16,7 @@ from fp8parity.tolerances import Bound, LossRow, Tolerances
 
 from conftest import ROOT
 
+HEADLINE = "the gradient of the first step is not the one that this recipe gives"
 ROW = LossRow(margin=0.005, seeds=(3, 5), why="a made-up row")
 SEEDS = (0, 1, 2)
 
@@ -33,9 +34,10 @@ def table(corpus_name: str = "*", metric: str = "first gradient norm", **expect:
 def verdict(trajectory):
     """Judge te-current beside BF16, or BF16 alone, with first gradient norms of 2 times the given ratios."""
 
-    def make(ratios, bounds, recipe="te-current", last_look=True, **changes):
+    def make(ratios, bounds, recipe="te-current", last_look=True, control=1.0, **changes):
         golden = from_runs([trajectory(seed=s, grad_norm=[2.0] + [1.0] * 11) for s in range(8)], [])
-        controls = [trajectory(seed=s, grad_norm=[2.0] + [1.0] * 11, first_gradients={"a": 1.2, "b": 1.6}) for s in SEEDS]
+        gradients = {"a": 1.2, "b": 1.6, "frozen": 0.0}
+        controls = [trajectory(seed=s, grad_norm=[2.0 * control] + [1.0] * 11, first_gradients=gradients) for s in SEEDS]
         runs = [
             trajectory(recipe, s, 1e-4 * (s + 1), grad_norm=[2.0 * r] + [1.0] * 11, **changes) for s, r in zip(SEEDS, ratios, strict=True)
         ]
@@ -72,8 +74,25 @@ def test_an_expected_first_step_is_green_and_shown(verdict):
 
 
 def test_bf16_is_held_to_its_golden(verdict):
-    assert verdict((1.0, 1.02, 1.0), table(bf16=1.0), recipe="bf16").status == "drift"
-    assert verdict((1.0, 1.005, 1.0), table(bf16=1.0), recipe="bf16").status == "pass"
+    found = verdict((1.0, 1.02, 1.0), table(bf16=1.0), recipe="bf16")
+    assert (found.status, found.moved) == ("drift", "the framework moved")
+    assert "BF16's own gradient of the first step is not its golden's" in found.message()
+    assert "gradient norm 1.0200x its golden's, expected 0.9900 to 1.0100, seed 1" in found.message()
+    found = verdict((1.0, 1.005, 1.0), table(bf16=1.0), recipe="bf16")
+    assert (found.status, found.moved) == ("pass", "the framework has not moved")
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.96], ids=["the recipe stayed", "the recipe went along"])
+def test_a_control_that_starts_wrong_is_the_framework(verdict, ratio):
+    found = verdict((ratio,) * 3, table(bf16=1.0, te_current=1.0), control=0.96)
+    assert (found.status, found.moved) == ("drift", "the framework moved, not the recipe")
+    assert "gradient norm 0.9600x its golden's" in found.odd_start
+
+
+def test_nothing_on_both_sides_is_no_difference(verdict):
+    bounds = table(metric="first gradient", te_current=1.0)
+    assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"a": 1.2, "frozen": 0.0}).status == "pass"
+    assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"a": 1.2, "frozen": 1e-9}).status == "fail"
 
 
 @pytest.mark.parametrize("bounds", [table(te_block=1.0), table("tiny_*", te_current=1.0)], ids=["another recipe", "another corpus"])
@@ -84,9 +103,9 @@ def test_what_no_row_speaks_of_is_not_judged(verdict, bounds):
 
 
 @cache
-def one_step(recipe: str, seed: int = 0):
+def one_step(recipe: str, seed: int = 0, steps: int = 1):
     preset = presets()["tiny"]
-    schedule = replace(preset.schedule, steps=1, validation_rows=4)
+    schedule = replace(preset.schedule, steps=steps, validation_rows=4)
     execution = "native" if recipe == "bf16" else "emulated"
     return run.train(preset.model, recipes.get(recipe), execution, schedule, corpus.load("synthetic"), seed, device=torch.device("cpu"))
 
@@ -96,7 +115,8 @@ def judged(made):
 
 
 def test_the_first_gradients_are_recorded_by_parameter(eager):
-    made = one_step("te-current")
+    made = one_step("te-current", steps=2)
+    assert made.grad_norm[0] != pytest.approx(made.grad_norm[1], rel=1e-3)
     total = sum(v**2 for v in made.first_gradients.values()) ** 0.5
     assert total == pytest.approx(made.grad_norm[0], rel=1e-6)
     assert set(made.first_gradients) == set(one_step("bf16").first_gradients)

@@ -94,6 +94,19 @@ def test_shards_of_a_matrix_become_one(shard, tmp_path, capsys):
     assert load_records(tmp_path / "again") == load_records(tmp_path / "all.zip")
 
 
+def test_a_run_on_record_since_before_first_gradients_is_the_same_run(shard, tmp_path):
+    """In either order; the record that says more is kept, and two that say different things contradict each other."""
+    old = put(tmp_path / "old", shard("te-current", "one"))
+    new = put(tmp_path / "new", shard("te-current", "two", first_gradients={"a": 1.0}))
+    for sets in ([old, new], [new, old]):
+        merged = load(sets)
+        assert len(merged) == 6
+        assert all(r.first_gradients == {"a": 1.0} for r in merged)
+    other = put(tmp_path / "other", shard("te-current", "three", first_gradients={"a": 2.0}))
+    with pytest.raises(ValueError, match="another first_gradients"):
+        load([new, other])
+
+
 def test_a_contradiction_is_refused_and_names_both_files(shard, tmp_path, capsys):
     a = put(tmp_path / "a", shard("te-current", "one"))
     b = put(tmp_path / "b", shard("te-current", "two", final_weights="other"))

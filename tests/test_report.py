@@ -255,6 +255,11 @@ class TestCurves:
         assert len(re.findall(r'<td class="out">3\.\d{4} \(\+(5\.9|6\.0)\d%, out\)', RENDERERS[".html"](made))) == 10
         assert "left the band at step 80" in made.sentence
 
+    def test_an_odd_first_step_stands_in_the_sentence(self):
+        verdicts, given = reports.session(recipes=("te-current",))
+        odd = [v.model_copy(update={"status": "fail", "odd_start": "gradient norm 0.9x BF16's"}) if v.gap else v for v in verdicts]
+        assert "(first step: gradient norm 0.9x BF16's; gap " in view.build(odd, {}, [], "m", given).sentence
+
     def test_without_a_golden_there_is_no_band(self):
         verdicts, given = reports.session(recipes=("te-current",))
         bare = [v.model_copy(update={"band": None}) for v in verdicts]

@@ -31,7 +31,7 @@ def applied_of(nano, recipe="bf16", seed=0):
 def trained(nano, mode, recipe="bf16", count=4):
     """Reports of the first ``count`` steps, FP64 [count, 2 + parameters]."""
     applied = applied_of(nano, recipe)
-    take = steps.make(applied, steps.Masters(applied.model, nano.schedule, applied.initial), nano.schedule, mode)
+    take = steps.make(applied, steps.Masters(applied, nano.schedule), nano.schedule, mode)
     stream = corpus.load("synthetic")
     return torch.stack([take(run.microbatches(stream, nano.schedule, 0, i, CPU), i).clone().double() for i in range(count)])
 
@@ -45,7 +45,7 @@ def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
     """Four steps of warm-up and decay beside FP32 weights under AdamW, clip_grad_norm_ and an average over the microbatches."""
     schedule = replace(nano.schedule, clip=clip, accumulation=accumulation, steps=4, warmup=2, lr=1e-2)
     applied, stream = applied_of(nano), corpus.load("synthetic")
-    masters = steps.Masters(applied.model, schedule)
+    masters = steps.Masters(applied, schedule)
     take = steps.make(applied, masters, schedule, "eager")
     model = models.build(nano.model, 0)
     weights = [nn.Parameter(p.detach().float()) for p in model.parameters()]
@@ -89,11 +89,32 @@ def test_the_schedule_by_hand(nano):
     assert all(a > b for a, b in pairwise(found[3:]))
 
 
+def test_gradients_have_the_names_of_the_model_before(nano):
+    """A fused layer's parameter holds two of the plain model's, one above the other."""
+    plain = applied_of(nano)
+    up = next(n for n, _ in plain.model.named_parameters() if "up_proj" in n)
+
+    def original(tensors):
+        return {k: v for n, t in tensors.items() for k, v in (zip(("top", "bottom"), t.chunk(2), strict=True) if n == up else [(n, t)])}
+
+    found = []
+    for applied in (plain, replace(applied_of(nano), original=original)):
+        masters = steps.Masters(applied, nano.schedule)
+        take = steps.make(applied, masters, nano.schedule, "eager")
+        norms = take(run.microbatches(corpus.load("synthetic"), nano.schedule, 0, 0, CPU), 0).tolist()
+        found.append((norms[1], dict(zip(masters.gradients, norms[2:], strict=True))))
+    (total, whole), (same, halves) = found
+    assert same == pytest.approx(total, rel=1e-6)
+    assert math.hypot(halves["top"], halves["bottom"]) == pytest.approx(whole[up], rel=1e-6)
+    assert halves["top"] != pytest.approx(halves["bottom"], rel=1e-6)
+    assert up not in halves
+
+
 def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
     applied = applied_of(nano)
     name, weight = next((n, p) for n, p in applied.model.named_parameters() if p.ndim == 2)
     given = torch.full_like(weight, 0.125)
-    masters = steps.Masters(applied.model, nano.schedule, {name: given})
+    masters = steps.Masters(replace(applied, initial={name: given}), nano.schedule)
     assert torch.equal(masters.masters[masters.names.index(name)], given.float())
     other = next(i for i, n in enumerate(masters.names) if n != name)
     assert torch.equal(masters.masters[other], masters.params[other].float())
@@ -185,7 +206,7 @@ class Fake:
 def looped(nano, broken, where="loss", **changes):
     schedule = replace(nano.schedule, **changes)
     applied = applied_of(nano)
-    masters = steps.Masters(applied.model, schedule)
+    masters = steps.Masters(applied, schedule)
     fake, done = Fake(len(masters.names), broken, where), []
     found = run.loop(fake, applied, masters, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
     return found, fake, done, masters
@@ -215,7 +236,7 @@ def test_a_break_is_reported_at_its_step_and_stops_the_run(nano, broken, where):
 
 def test_an_infinite_norm_is_a_break_too(nano, monkeypatch):
     applied = applied_of(nano)
-    masters = steps.Masters(applied.model, nano.schedule)
+    masters = steps.Masters(applied, nano.schedule)
     report = torch.ones(2 + len(masters.names))
     report[1] = math.inf
     history = run._History()
