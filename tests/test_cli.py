@@ -65,7 +65,20 @@ def test_bounds_prints_rows_to_paste(trajectory, tmp_path, capsys):
     record = measured(trajectory, 28.46)
     write_json(tmp_path / file_name(record.cell, "gemm"), record)
     assert main(["bounds", str(tmp_path)]) == 0
-    assert 'te-current = { "gaussian" = 28.5 }' in capsys.readouterr().out
+    assert 'te-current = { "gaussian" = 28.46 }' in capsys.readouterr().out
+
+
+def test_bounds_of_a_first_step_are_rows_that_judge_it(trajectory, tmp_path, capsys):
+    """Means over seeds, of the model and of its parameters, named by the model."""
+    for s in (0, 1):
+        runs = (("bf16", 2.0, 0.5), ("te-current", 1.9 + 0.02 * s, 0.4))
+        for made in (trajectory(r, s, grad_norm=[a] + [1.0] * 11, first_gradients={"w": b}) for r, a, b in runs):
+            write_json(tmp_path / file_name(made.cell, f"seed{s}"), made)
+    assert main(["bounds", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert '# check = "loss parity", metric = "first gradient norm"\n[bound.expect]\nte-current = { "nano" = 0.955 }' in text
+    assert '# check = "loss parity", metric = "first gradient"\n[bound.expect]\nte-current = { "nano" = 0.8 }' in text
+    assert "bf16" not in text
 
 
 def test_bad_input_is_2_and_one_line(tmp_path, capsys):

@@ -29,6 +29,8 @@ RIGHT_OF_RECORD = (
     "names",
     "compare",
     "golden_diff",
+    "judge_first",
+    "judge_loss",
     "judge_set",
     "judge_speed",
     "known",
