@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import reports
 import torch
-from fp8parity import emulation
-from fp8parity.cells import Here
+from fp8parity import checks, emulation
+from fp8parity.cells import Cell, Here
 from fp8parity.models import ModelConfig
 from fp8parity.record import CellKey, Module, Provenance, Trajectory
+from fp8parity.report import view
 from fp8parity.schedule import Schedule
 from fp8parity.session import Options, Preset, Session, presets
 
@@ -73,3 +75,25 @@ def trajectory() -> Callable[..., Trajectory]:
         return base.model_copy(update=changes)
 
     return make
+
+
+def subject(session, recipe: str, execution: str = "emulated") -> checks.Subject:
+    return session._subject(Cell(recipe, execution, "nano"))
+
+
+def measured(found: checks.Result) -> dict[str, float]:
+    return {f"{m.metric} @ {m.where}": m.value for m in found[0]}
+
+
+@pytest.fixture(scope="session")
+def faulty() -> view.Report:
+    """One recipe above the margin, one non-finite, one speed row a cell, two reasons of skips."""
+    skipped = {
+        "te-mxfp8-tiny-native": "Skipped: needs sm_100",
+        "te-nvfp4-tiny-native": "Skipped: needs sm_100",
+        "x-tiny-native": "no package",
+    }
+    return reports.report(
+        skipped, recipes=("te-current", "te-block", "te-nvfp4"), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.0081},
+        stops={("te-nvfp4", "mini"): 100}, speeds=True,
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""What a report draws: curves with their bands, gap intervals, heat maps."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+
+import pytest
+import reports
+from fp8parity.record import Measurement
+from fp8parity.report import RENDERERS, evidence, figures, snr, view
+
+
+class TestCurves:
+    def test_the_band_is_the_one_that_was_judged(self, faulty):
+        for v, group in ((v, c) for v in faulty.verdicts if v.band for c in faulty.curves if c.model == v.cell.model):
+            curve = next(c for c in group.curves if c.label == evidence.label(v.cell))
+            assert group.bands[curve.band].half == pytest.approx(v.band.half, rel=1e-4)
+
+    def test_a_curve_ends_where_a_seed_does(self, faulty):
+        curve = next(c for c in faulty.curves[1].curves if c.label == "te-nvfp4 native")
+        assert curve.non_finite == "seed 0 non-finite at step 100"
+        assert [x is None for x in curve.loss] == [False] * 100 + [True] * 60
+        assert [len(s.gaps) for s in curve.gaps] == [20, 20, 20]
+        assert curve.gaps[0].gaps[12:] == [None] * 8
+        assert None not in curve.gaps[1].gaps
+
+    def test_a_shift_is_seen_where_it_begins(self, faulty):
+        curve = next(c for c in faulty.curves[1].curves if c.label == "te-current native")
+        for seed in curve.gaps:
+            assert all(abs(g) < 0.001 for g in seed.gaps[:10])
+            assert all(0.0071 < g < 0.0091 for g in seed.gaps[10:])
+
+    def test_a_spike_leaves_the_band(self):
+        made = reports.report(recipes=("te-current",), gaps={("te-current", "tiny"): 0.06})
+        curve = made.curves[0].curves[1]
+        assert [s.first_out for s in curve.gaps] == [80, 80, 80]
+        assert curve.out(10, made.curves[0].bands[0].half[10])
+        assert len(re.findall(r'<td class="out">3\.\d{4} \(\+(5\.9|6\.0)\d%, out\)', RENDERERS[".html"](made))) == 10
+        assert "left the band at step 80" in made.sentence
+
+    def test_an_odd_first_step_stands_in_the_sentence(self):
+        verdicts, given = reports.session(recipes=("te-current",))
+        odd = [v.model_copy(update={"status": "fail", "odd_start": "gradient norm 0.9x BF16's"}) if v.gap else v for v in verdicts]
+        assert "(first step: gradient norm 0.9x BF16's; gap " in view.build(odd, {}, [], "m", given).sentence
+
+    def test_without_a_golden_there_is_no_band(self):
+        verdicts, given = reports.session(recipes=("te-current",))
+        bare = [v.model_copy(update={"band": None}) for v in verdicts]
+        made = view.build(bare, {}, [], "m", evidence.Evidence(records=given.records))
+        assert (made.curves[0].golden, made.curves[0].bands) == ([], [])
+        assert "there is no golden, so no band" in RENDERERS[".html"](made)
+
+
+class TestFigures:
+    def test_no_two_curves_look_the_same(self):
+        made = reports.report(recipes=tuple(f"te-{i}" for i in range(13)), seeds=2, steps=32)
+        lines = [
+            (t["line"]["color"], t["line"].get("dash")) for t in figures.losses(made.curves[0], 0).data if "color" in t.get("line", {})
+        ]
+        drawn = [line for line in lines if line[0] in figures.COLOURS]
+        assert len(drawn) == 14
+        assert len(set(drawn)) == 14
+
+    def test_an_interval_has_the_colour_of_its_point(self, faulty):
+        points = [t for f in figures.gaps(faulty.rows) for t in f.data]
+        assert {t["marker"]["color"] for t in points} == {figures.COLOURS[0], figures.COLOURS[1]}
+        assert all(t["error_x"]["color"] == t["marker"]["color"] for t in points)
+
+    def test_modes_change_what_they_say(self, faulty):
+        loss = figures.losses(faulty.curves[0], 0)
+        whole, log, tail = loss.modes
+        assert (whole.layout, log.layout) == ({}, {"yaxis.type": "log"})
+        assert tail.layout["xaxis.range"] == [120, 159]
+        low, high = tail.layout["yaxis.range"]
+        shown = [x for c in faulty.curves[0].curves for x in c.loss[120:]]
+        assert low < min(shown) < max(shown) < high < low + 0.3
+
+    def test_gap_points_and_margins(self, faulty):
+        mini = figures.gaps(faulty.rows)[1]
+        failing = next(t for t in mini.data if t["name"] == "fail")
+        row = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
+        assert failing["y"] == ["te-current native"]
+        assert failing["x"] == pytest.approx([100 * row.mean], rel=1e-3)
+        assert failing["error_x"]["array"] == pytest.approx([100 * (row.high - row.mean)], rel=1e-3)
+        assert [(s["x0"], s["x1"]) for s in mini.layout["shapes"]] == [(-0.5, 0.5)] * 3
+
+    def test_heat_by_gemm(self, faulty):
+        heat = faulty.heats[0]
+        figure = figures.heat(heat, 0)
+        assert [m.label for m in figure.modes] == ["fprop", "dgrad", "wgrad"]
+        assert figure.modes[2].traces["z"][0] == heat.values["wgrad"]
+        assert 42 <= heat.values["wgrad"][0][heat.columns.index("bf16")] <= 46
+        assert 12 <= heat.values["wgrad"][0][heat.columns.index("te-nvfp4 native")] <= 16
+
+    def test_a_heat_map_shows_columns_with_numbers_and_layers_in_order(self):
+        names = ["0.attention.q_proj", "0.mlp.up_proj", "10.attention.q_proj", "2.attention.q_proj", "2.attention.o_proj", "2.mlp.up_proj"]
+        native, fused = reports.layers("tiny", "bf16"), reports.layers("tiny", "te-current")
+        values = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(names) for g in ("fprop", "wgrad")]
+        alone = [m for m in values if m.metric.startswith("wgrad")]
+        made = snr._heat("t", "w", "r", [native.model_copy(update={"values": values}), fused.model_copy(update={"values": alone})])
+        assert made.rows == [names[i] for i in (0, 1, 3, 4, 5, 2)]
+        shown = {m.label: m.traces for m in figures.heat(made, 0).modes}
+        assert shown["fprop"] == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
+        assert shown["wgrad"] == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
+        assert list(shown) == ["fprop", "wgrad"]
+        only = figures.heat(snr._heat("t", "w", "r", [fused.model_copy(update={"values": alone})]), 0)
+        assert [m.label for m in only.modes] == ["wgrad"] and only.data[0]["x"] == ["te-current native"]
+
+    def test_numbers_that_are_all_nan_still_make_a_report(self):
+        broken = reports.layers("tiny", "te-current")
+        nan = [m.model_copy(update={"value": math.nan}) for m in broken.values]
+        made = snr._heat("t", "w", "r", [broken.model_copy(update={"values": nan})])
+        assert made.rows == [] and not made.measured
+
+    def test_no_number_is_lost_to_json(self, faulty):
+        for figure in figures.all_of(faulty):
+            json.dumps(figure.model_dump(), allow_nan=False)
