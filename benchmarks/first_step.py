@@ -1,15 +1,17 @@
 """How far the first gradient norm of a recipe lies from its control's, over fresh seeds: the numbers behind its [[bound]] rows.
 
     python benchmarks/first_step.py --model tiny --seeds 100-129
-    python benchmarks/first_step.py --model 1b --recipe 'ao-*' --execution native --mode compiled --seeds 100-104   # on a GPU
+    python benchmarks/first_step.py --model 1b --recipe ao-rowwise-gw-hp --execution native --configuration 1 --barriers   # on a GPU
 
-One step a seed, of the model's own schedule. ``red`` counts seeds outside the bounds of golden/tolerances.toml. A process compiles
-once, so several processes say how often a compiler gets a kernel wrong; the parameter that is furthest off is named.
+One step a seed, of the model's own schedule. ``red`` counts seeds outside the bounds of golden/tolerances.toml; the parameter that
+is furthest off is named. A process compiles once, in the configurations that were fastest then: ``--configuration`` takes the n-th of
+every kernel instead, and ``--barriers`` lets a kernel wait before it reads back what it stored (fp8parity.inductor).
 """
 
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,7 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from fp8parity import corpus, recipes, run, tolerances
-from fp8parity.cells import executions
+from fp8parity.cells import detect, executions
+from fp8parity.inductor import Configurations, barriers
 from fp8parity.judge_first import PART, TOTAL, first_step, ratios
 from fp8parity.record import Trajectory
 from fp8parity.session import presets
@@ -29,12 +32,16 @@ def main() -> None:
     parser.add_argument("--recipe", action="append", help="a glob; may be repeated")
     parser.add_argument("--execution", default="emulated")
     parser.add_argument("--mode", default="auto", help="of the recipes; the control runs as it does in the suites")
+    parser.add_argument("--configuration", type=int, help="of Inductor's kernels, instead of the fastest")
+    parser.add_argument("--barriers", action="store_true", help="before what compiled kernels read back")
     parser.add_argument("--seeds", default="100-104", help="first-last")
     parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     args = parser.parse_args()
     table = tolerances.load(args.golden_dir / "tolerances.toml")
     preset, stream = presets()[args.model], corpus.load("synthetic")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    here = detect(None)
+    recipes.preload(here.capability)
+    device = torch.device(here.device)
     one = replace(preset.schedule, steps=1, validation_rows=preset.schedule.rows)
     first, last = map(int, args.seeds.split("-"))
 
@@ -55,7 +62,15 @@ def main() -> None:
     for name, recipe in recipes.RECIPES.items():
         if name == "bf16" or args.execution not in executions(recipe) or not any(fnmatchcase(name, g) for g in args.recipe or ["*"]):
             continue
-        mine = runs(name)
+        if why := recipes.why_not(recipe, args.execution, here.capability):
+            print(f"{name}: {why}", flush=True)
+            continue
+        with ExitStack() as stack:
+            if args.barriers:
+                stack.enter_context(barriers())
+            if args.configuration is not None:
+                stack.enter_context(Configurations()).choose(args.configuration)
+            mine = runs(name)
         measured = [m for a, b in zip(mine, controls, strict=True) for _, m in ratios(a, b)]
         found = [f for a, b in zip(mine, controls, strict=True) if (f := first_step([a], [b], table))]
         shown = [show(metric, [m.value for m in measured if m.metric == metric]) for metric in (TOTAL, PART)]

@@ -25,3 +25,9 @@ def test_attention(recipe_cell, road):
 def test_modes(cell, road):
     """A step compiled, graphed or both gives the gradient of an eager one."""
     road.numerics("modes", cell)
+
+
+@pytest.mark.kernels
+def test_autotune(cell, road):
+    """Whichever configuration of its kernels Inductor finds fastest, a compiled block computes what the eager one does."""
+    road.numerics("autotune", cell)
