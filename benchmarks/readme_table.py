@@ -13,9 +13,9 @@ from fp8parity.report.view import Report, RowView, SpeedView
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def report(records: Path) -> Report:
+def report(records: Path, today: datetime.date) -> Report:
     (machine,) = record_set.machines(record_set.load([records]))
-    failures = known.load(GOLDEN, datetime.date.today())
+    failures = known.load(GOLDEN, today)
     verdicts = [failures.applied(v) for v in judge_set.verdicts(machine, tolerances.load(GOLDEN / "tolerances.toml"), GOLDEN)]
     return view.build(verdicts, None, [], machine.origin.device, evidence.gather(machine.records, GOLDEN))
 
@@ -44,6 +44,6 @@ def _speed(s: SpeedView | None) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    made = report(Path(sys.argv[1]))
+    made = report(Path(sys.argv[1]), datetime.date.today())
     print(made.sentence)
     print("\n".join(table(made)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import runpy
 from pathlib import Path
 
@@ -14,7 +15,7 @@ RECORDS = ROOT / "golden" / "records" / "h200.zip"
 
 @pytest.fixture(scope="module")
 def report():
-    return MODULE["report"](RECORDS)
+    return MODULE["report"](RECORDS, datetime.date(2026, 11, 21))  # known failures end, the README's table stays
 
 
 def shown(lines, text):
