@@ -11,6 +11,7 @@ every kernel instead, and ``--barriers`` lets a kernel wait before it reads back
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -66,11 +67,16 @@ def main() -> None:
             print(f"{name}: {why}", flush=True)
             continue
         with ExitStack() as stack:
+            met: list[Collection[object]] = []
             if args.barriers:
-                stack.enter_context(barriers())
+                met.append(stack.enter_context(barriers()))
             if args.configuration is not None:
-                stack.enter_context(Configurations()).choose(args.configuration)
+                chosen = stack.enter_context(Configurations())
+                chosen.choose(args.configuration)
+                met.append(chosen.found)
             mine = runs(name)
+        if not all(met):
+            raise SystemExit(f"{name}: no kernel of Inductor's ran for --configuration or --barriers to change")
         measured = [m for a, b in zip(mine, controls, strict=True) for _, m in ratios(a, b)]
         found = [f for a, b in zip(mine, controls, strict=True) if (f := first_step([a], [b], table))]
         shown = [show(metric, [m.value for m in measured if m.metric == metric]) for metric in (TOTAL, PART)]
