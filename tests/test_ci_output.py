@@ -177,6 +177,12 @@ def test_workflow_commands_are_escaped():
     assert ci.error_line(("a: b, c%", "1%\r\n2: 3, 4")) == "::error title=a%3A b%2C c%25::1%25%0D%0A2: 3, 4"
 
 
+def test_an_odd_first_step_is_a_property():
+    odd = verdict().model_copy(update={"odd_start": "gradient norm 0.96x BF16's"})
+    assert dict(ci.properties([odd]))["first step"] == "gradient norm 0.96x BF16's"
+    assert "first step" not in dict(ci.properties([verdict()]))
+
+
 def test_properties_of_several_corpora_are_told_apart():
     found = dict(ci.properties([verdict(), verdict("pass", corpus="text:x")]))
     assert (found["synthetic.status"], found["text:x.status"]) == ("fail", "pass")
