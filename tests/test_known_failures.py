@@ -78,6 +78,12 @@ def test_from_its_expiry_on_a_failure_is_red_again(tmp_path):
     assert entries(tmp_path).complaints([verdict("known")], MATRIX, CHECKS) == []
 
 
+@pytest.mark.parametrize(("strict", "status", "red"), [(True, "pass", 1), (False, "pass", 0), (False, "fail", 1), (True, "fail", 1)])
+def test_an_expired_entry_that_is_not_strict_lets_green_be(tmp_path, strict, status, red):
+    late = entries(tmp_path, ENTRY + f"strict = {str(strict).lower()}", datetime.date(2026, 3, 2))
+    assert len(late.complaints([verdict(status)], MATRIX, CHECKS)) == red
+
+
 @pytest.mark.parametrize(
     ("text", "verdicts", "words"),
     [
