@@ -36,7 +36,7 @@ def _gap(cell: RowView | None) -> str:
     if cell is None or cell.mean is None or cell.high is None:
         return "-"
     text = f"{100 * cell.mean:+.2f} ± {100 * (cell.high - cell.mean):.2f}"
-    return text if cell.status == "pass" else f"{text} ({cell.status})"
+    return text if cell.parity == "pass" else f"{text} ({cell.parity})"
 
 
 def _speed(s: SpeedView | None) -> tuple[str, str]:

@@ -77,6 +77,15 @@ class TestFigures:
         shown = [x for c in faulty.curves[0].curves for x in c.loss[120:]]
         assert low < min(shown) < max(shown) < high < low + 0.3
 
+    def test_a_gap_is_not_marked_for_another_check(self):
+        verdicts, given = reports.session(recipes=("te-current",))
+        loss = next(v for v in verdicts if v.gap and v.cell.recipe == "te-current")
+        other = loss.model_copy(update={"check": "gemm", "status": "fail", "gap": None, "margin": None, "band": None})
+        made = view.build([*verdicts, other], {}, [], "m", given)
+        row = next(r for r in made.rows if r.recipe == "te-current")
+        assert (row.parity, row.status) == ("pass", "fail")
+        assert {t["name"] for f in figures.gaps(made.rows) for t in f.data} == {"pass"}
+
     def test_gap_points_and_margins(self, faulty):
         mini = figures.gaps(faulty.rows)[1]
         failing = next(t for t in mini.data if t["name"] == "fail")
