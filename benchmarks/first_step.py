@@ -11,8 +11,8 @@ every kernel instead, and ``--barriers`` lets a kernel wait before it reads back
 from __future__ import annotations
 
 import argparse
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,6 +25,22 @@ from fp8parity.inductor import Configurations, barriers
 from fp8parity.judge_first import PART, TOTAL, first_step, ratios
 from fp8parity.record import Trajectory
 from fp8parity.session import presets
+
+
+@contextmanager
+def compiled_as(configuration: int | None, with_barriers: bool) -> Iterator[None]:
+    """What is compiled inside has the wanted configuration and barriers; exits where no kernel ran that these could change."""
+    met: list[Collection[object]] = []
+    with ExitStack() as stack:
+        if with_barriers:
+            met.append(stack.enter_context(barriers()))
+        if configuration is not None:
+            chosen = stack.enter_context(Configurations())
+            chosen.choose(configuration)
+            met.append(chosen.found)
+        yield
+    if not all(met):
+        raise SystemExit("no kernel of Inductor's ran for --configuration or --barriers to change")
 
 
 def main() -> None:
@@ -66,17 +82,8 @@ def main() -> None:
         if why := recipes.why_not(recipe, args.execution, here.capability):
             print(f"{name}: {why}", flush=True)
             continue
-        with ExitStack() as stack:
-            met: list[Collection[object]] = []
-            if args.barriers:
-                met.append(stack.enter_context(barriers()))
-            if args.configuration is not None:
-                chosen = stack.enter_context(Configurations())
-                chosen.choose(args.configuration)
-                met.append(chosen.found)
+        with compiled_as(args.configuration, args.barriers):
             mine = runs(name)
-        if not all(met):
-            raise SystemExit(f"{name}: no kernel of Inductor's ran for --configuration or --barriers to change")
         measured = [m for a, b in zip(mine, controls, strict=True) for _, m in ratios(a, b)]
         found = [f for a, b in zip(mine, controls, strict=True) if (f := first_step([a], [b], table))]
         shown = [show(metric, [m.value for m in measured if m.metric == metric]) for metric in (TOTAL, PART)]
