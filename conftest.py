@@ -1,1 +1,1 @@
-pytest_plugins = ("fp8parity.plugin",)
+pytest_plugins = ("fp8parity.gate.plugin",)

@@ -3,33 +3,37 @@
     python benchmarks/train_many.py --seeds 100-129 --workers 2 --records /tmp/fresh
     python benchmarks/false_alarms.py /tmp/fresh
 
-Each repeat takes the next seeds as the escalation asks for them, their BF16 runs as golden, and the tolerance rows of
-golden/. The spread of a seed's gap is printed beside it. No torch.
+Each repeat takes the next seeds as the escalation asks for them, their BF16 runs as golden, and the policy of golden/. The
+spread of a seed's gap is printed beside it. No torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 from pathlib import Path
 
 import numpy as np
-from fp8parity import judge_loss, statistics, tolerances
-from fp8parity.golden import Golden, from_runs
-from fp8parity.judge import Verdict
-from fp8parity.record import Trajectory
-from fp8parity.storage import load_records
-from fp8parity.tolerances import LossRow, Tolerances
+from fp8parity.judging import goldens, policy, stats
+from fp8parity.judging.evaluate import evaluate, looks
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import load_records
 
 
-def _repeat(mine: list[Trajectory], controls: dict[int, Trajectory], golden: Golden, row: LossRow, table: Tolerances) -> Verdict | None:
+def _repeat(mine: list[Trajectory], controls: dict[int, Trajectory], stored: Goldens, rules: Policy) -> Verdict | None:
     """The verdict of one session on the first seeds, or None where the records end before the escalation does."""
-    for look in row.seeds:
-        if len(mine) < look:
+    counts = looks(mine[0].cell, stored, rules) if mine else ()
+    for count in counts:
+        if len(mine) < count:
             return None
-        part = mine[:look]
-        paired = [controls[r.seed] for r in part]
-        verdict = judge_loss.loss_parity(part, paired, golden, row, table, last_look=look == row.seeds[-1])
-        if verdict is not None:
+        part = mine[:count]
+        [found] = evaluate([*part, *(controls[r.seed] for r in part)], stored, rules)
+        verdict = next(v for v in found.verdicts if v.cell == part[0].cell)
+        if verdict.status != "inconclusive" or count == counts[-1]:
             return verdict
     return None
 
@@ -39,23 +43,24 @@ def main() -> None:
     parser.add_argument("records", type=Path)
     parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     args = parser.parse_args()
-    table = tolerances.load(args.golden_dir / "tolerances.toml")
+    rules = policy.load(args.golden_dir, datetime.date.today()).model_copy(update={"known": None})
     runs = [r for r in load_records(args.records) if isinstance(r, Trajectory)]
-    controls = {r.seed: r for r in runs if r.cell.recipe == "bf16"}
+    controls = {r.seed: r for r in runs if r.cell.is_control}
     golden = from_runs(list(controls.values()), [])
-    tail = int(golden.schedule["tail"])
+    stored = Goldens({(golden.model, golden.corpus): golden}, numbers=goldens.load(args.golden_dir).numbers)
     total, red = 0, 0
     print(f"{golden.model}: {len(controls)} BF16 seeds, {golden.provenance.line()}")
-    for cell in sorted({r.cell for r in runs if r.cell.recipe != "bf16"}, key=lambda c: c.id):
+    for cell in sorted({r.cell for r in runs if not r.cell.is_control}, key=lambda c: c.id):
         mine = sorted((r for r in runs if r.cell == cell and r.seed in controls), key=lambda r: r.seed)
-        gaps = np.array(statistics.relative_gaps([r.loss for r in mine], [controls[r.seed].loss for r in mine], tail))
-        row, seen = table.loss_row(cell), []
-        while (verdict := _repeat(mine, controls, golden, row, table)) is not None:
-            assert verdict.gap is not None
-            seen.append(f"{verdict.status}/{verdict.gap.n}")
-            mine = mine[verdict.gap.n :]
+        gaps = np.array(stats.relative_gaps([r.loss for r in mine], [controls[r.seed].loss for r in mine], golden.tail))
+        seen: list[str] = []
+        while (verdict := _repeat(mine, controls, stored, rules)) is not None:
+            assert verdict.loss is not None
+            count = len(verdict.loss.seeds)
+            seen.append(f"{verdict.status}/{count}")
+            mine = mine[count:]
         total, red = total + len(seen), red + sum(not s.startswith(("pass", "improved")) for s in seen)
-        half = statistics.mean_interval(gaps.tolist(), 0.025)
+        half = stats.mean_interval(gaps.tolist(), 0.025)
         print(f"  {cell.recipe:<18} gap {half.text()} sd {gaps.std(ddof=1):.3%} n {len(gaps)}: {' '.join(seen)}")
     upper = 1 - 0.05 ** (1 / total) if red == 0 else float("nan")
     print(f"{red} of {total} repeats red" + (f"; the rate is below {upper:.1%} with 95% confidence" if red == 0 else ""))

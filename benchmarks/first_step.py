@@ -5,7 +5,7 @@
 
 One step a seed, of the model's own schedule. ``red`` counts seeds outside the bounds of golden/tolerances.toml; the parameter that
 is furthest off is named. A process compiles once, in the configurations that were fastest then: ``--configuration`` takes the n-th of
-every kernel instead, and ``--barriers`` lets a kernel wait before it reads back what it stored (fp8parity.inductor).
+every kernel instead, and ``--barriers`` lets a kernel wait before it reads back what it stored (fp8parity.training.inductor).
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from fp8parity import corpus, recipes, run, tolerances
-from fp8parity.cells import detect, executions
-from fp8parity.inductor import Configurations, barriers
-from fp8parity.judge_first import PART, TOTAL, first_step, ratios
-from fp8parity.record import Trajectory
-from fp8parity.session import presets
+from fp8parity import recipes
+from fp8parity.judging import policy as tolerances
+from fp8parity.judging.first_step import PART, TOTAL, first_step, ratios
+from fp8parity.recipes.matrix import detect, executions
+from fp8parity.records.schema import Trajectory
+from fp8parity.runner import presets
+from fp8parity.training import loop as run
+from fp8parity.training.inductor import Configurations, barriers
+from fp8parity.workload import corpus
 
 
 @contextmanager
@@ -56,9 +59,9 @@ def main() -> None:
     args = parser.parse_args()
     table = tolerances.load(args.golden_dir / "tolerances.toml")
     preset, stream = presets()[args.model], corpus.load("synthetic")
-    here = detect(None)
-    recipes.preload(here.capability)
-    device = torch.device(here.device)
+    hardware = detect(None)
+    recipes.preload(hardware.capability)
+    device = torch.device(hardware.device)
     one = replace(preset.schedule, steps=1, validation_rows=preset.schedule.rows)
     first, last = map(int, args.seeds.split("-"))
 
@@ -79,7 +82,7 @@ def main() -> None:
     for name, recipe in recipes.RECIPES.items():
         if name == "bf16" or args.execution not in executions(recipe) or not any(fnmatchcase(name, g) for g in args.recipe or ["*"]):
             continue
-        if why := recipes.why_not(recipe, args.execution, here.capability):
+        if why := recipes.skip_reason(recipe, args.execution, hardware.capability):
             print(f"{name}: {why}", flush=True)
             continue
         with compiled_as(args.configuration, args.barriers):

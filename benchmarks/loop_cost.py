@@ -16,8 +16,13 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from fp8parity import cells, corpus, models, recipes, run, statistics, steps
-from fp8parity.session import Preset, presets
+from fp8parity import recipes
+from fp8parity.judging import stats
+from fp8parity.recipes import matrix as cells
+from fp8parity.runner import Preset, presets
+from fp8parity.training import loop as run
+from fp8parity.training import step as steps
+from fp8parity.workload import corpus, models
 
 
 class Turns:
@@ -27,9 +32,9 @@ class Turns:
         self.device, self.stream = device, corpus.load("synthetic")
         self.schedule = replace(preset.schedule, validation_every=10**6)
         model = models.build(preset.model, 0, device=device)
-        self.applied = recipes.apply(model, recipe, execution, tokens=self.schedule.tokens)
-        self.masters = steps.Masters(self.applied, self.schedule)
-        self.take = steps.make(self.applied, self.masters, self.schedule, mode)
+        self.converted = recipes.apply(model, recipe, execution, tokens=self.schedule.tokens)
+        self.masters = steps.MasterWeightOptimizer(self.converted, self.schedule)
+        self.take = steps.make(self.converted, self.masters, self.schedule, mode)
         self.batches = [run.microbatches(self.stream, self.schedule, 0, i, device) for i in range(self.schedule.steps)]
         self.half = self.schedule.steps // 2
 
@@ -46,7 +51,7 @@ class Turns:
 
     def ours(self) -> float:
         """Seconds a step, validation aside: a launch waits for the last step but one, so launches keep the pace of the GPU."""
-        history = run.loop(self.take, self.applied, self.masters, self.schedule, self.stream, 0, self.device, None)
+        history = run.loop(self.take, self.converted, self.masters, self.schedule, self.stream, 0, self.device, None)
         self._wait()
         return float(np.mean(history.seconds[self.half :]))
 
@@ -64,20 +69,20 @@ def main() -> None:
     if args.repeats < 6:
         parser.error("the interval of a median takes 6 repeats or more")
     warnings.simplefilter("ignore")
-    here = cells.detect(None)
-    recipes.preload(here.capability)
-    device = torch.device(here.device)
+    hardware = cells.detect(None)
+    recipes.preload(hardware.capability)
+    device = torch.device(hardware.device)
     preset = presets()[args.model]
     for name in args.recipe or ["bf16"]:
         recipe = recipes.get(name)
-        execution = "native" if recipes.why_not(recipe, "native", here.capability) is None else "emulated"
+        execution = "native" if recipes.skip_reason(recipe, "native", hardware.capability) is None else "emulated"
         mode = run.mode_for(recipe, execution, device)
         with run.pinned_threads(preset.schedule.threads):
             turns = Turns(preset, recipe, execution, mode, device)
             turns.bare()  # compilation and capture
             pairs = [(turns.bare(), turns.ours()) for _ in range(args.repeats)]
         plain, ours = np.median(pairs, axis=0) * 1e3
-        ratio, low, high = statistics.median_interval([b / a for a, b in pairs])
+        ratio, low, high = stats.median_interval([b / a for a, b in pairs])
         print(
             f"{args.model} {name} {execution} {mode}: bare {plain:.3f} ms, loop {ours:.3f} ms, "
             f"ratio {ratio:.3f} [{low:.3f}, {high:.3f}] of {len(pairs)}",

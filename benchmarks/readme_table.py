@@ -6,18 +6,21 @@ import datetime
 import sys
 from pathlib import Path
 
-from fp8parity import judge_set, known, record_set, tolerances
-from fp8parity.report import evidence, view
+from fp8parity.judging import goldens, policy
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.records import sets
+from fp8parity.report import view
+from fp8parity.report.evidence import Evidence
 from fp8parity.report.view import Report, RowView, SpeedView
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def report(records: Path, today: datetime.date) -> Report:
-    (machine,) = record_set.machines(record_set.load([records]))
-    failures = known.load(GOLDEN, today)
-    verdicts = [failures.applied(v) for v in judge_set.verdicts(machine, tolerances.load(GOLDEN / "tolerances.toml"), GOLDEN)]
-    return view.build(verdicts, None, [], machine.origin.device, evidence.gather(machine.records, GOLDEN))
+    stored, rules = goldens.load(GOLDEN), policy.load(GOLDEN, today)
+    [found] = evaluate(sets.load([records]), stored, rules)
+    evidence = Evidence(found.machine.records, stored, rules)
+    return view.build(found.verdicts, None, [], found.machine.environment.device, evidence)
 
 
 def table(r: Report) -> list[str]:

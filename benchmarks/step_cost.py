@@ -13,11 +13,13 @@ import warnings
 
 import numpy as np
 import torch
-from fp8parity import corpus, models, recipes, steps
-from fp8parity.cells import executions
-from fp8parity.run import microbatches, pinned_threads
-from fp8parity.session import presets
-from fp8parity.steps import Masters
+from fp8parity import recipes
+from fp8parity.recipes.matrix import executions
+from fp8parity.runner import presets
+from fp8parity.training import step as steps
+from fp8parity.training.loop import microbatches, pinned_threads
+from fp8parity.training.step import MasterWeightOptimizer
+from fp8parity.workload import corpus, models
 
 
 class Stepper:
@@ -26,8 +28,8 @@ class Stepper:
     def __init__(self, preset: object, name: str, execution: str) -> None:
         self.schedule = preset.schedule
         model = models.build(preset.model, 0)
-        self.applied = recipes.apply(model, recipes.get(name), execution, tokens=self.schedule.tokens)
-        self.take = steps.make(self.applied, Masters(self.applied, self.schedule), self.schedule, "eager")
+        self.converted = recipes.apply(model, recipes.get(name), execution, tokens=self.schedule.tokens)
+        self.take = steps.make(self.converted, MasterWeightOptimizer(self.converted, self.schedule), self.schedule, "eager")
 
     def seconds(self, step: int) -> float:
         """Process time of one step."""

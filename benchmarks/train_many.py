@@ -17,22 +17,23 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from fp8parity import recipes
-from fp8parity.cells import executions
-from fp8parity.record import CellKey
-from fp8parity.storage import file_name, write_json
+from fp8parity.recipes.matrix import executions
+from fp8parity.records.cell import Cell
+from fp8parity.records.storage import file_name, write_json
 
 
 def one(job: tuple[int, str], *, model: str, threads: int, records: Path) -> str:
     """Train one (seed, recipe) unless it is on record."""
     import torch
-    from fp8parity import corpus, run
-    from fp8parity.session import presets
+    from fp8parity.runner import presets
+    from fp8parity.training import loop as run
+    from fp8parity.workload import corpus
 
     warnings.simplefilter("ignore")
     seed, name = job
     recipe = recipes.get(name)
     execution = executions(recipe)[-1]
-    path = records / file_name(CellKey(model=model, recipe=name, execution=execution, corpus="synthetic"), f"seed{seed}")
+    path = records / file_name(Cell(model=model, recipe=name, execution=execution, corpus="synthetic"), f"seed{seed}")
     if path.exists():
         return f"kept {path.name}"
     preset = presets()[model]

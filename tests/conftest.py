@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 import reports
 import torch
-from fp8parity import checks, emulation
-from fp8parity.cells import Cell, Here
-from fp8parity.models import ModelConfig
-from fp8parity.record import CellKey, Module, Provenance, Trajectory
+from fp8parity import checks
+from fp8parity.numerics import emulation
+from fp8parity.records.cell import Cell, Mode
+from fp8parity.records.schema import Module, Provenance, Trajectory
 from fp8parity.report import view
-from fp8parity.schedule import Schedule
-from fp8parity.session import Options, Preset, Session, presets
+from fp8parity.runner import Settings
+from fp8parity.training.hardware import Hardware
+from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.presets import Preset, presets
+from fp8parity.workload.schedule import Schedule
+from sessions import Session
 
 pytest_plugins = ("pytester",)
 ROOT = Path(__file__).parents[1]
@@ -47,8 +51,7 @@ def eager(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """The project's own goldens and tolerances, records in a scratch folder, on the CPU."""
-    options = Options(records=tmp_path / "records", golden=ROOT / "golden")
-    return Session(options, Here("cpu", "cpu", None), "test", presets() | {"nano": NANO})
+    return Session(Settings(records=tmp_path / "records"), Hardware("cpu", "cpu", None), "test", presets() | {"nano": NANO})
 
 
 PROVENANCE = Provenance(
@@ -65,20 +68,20 @@ def trajectory() -> Callable[..., Trajectory]:
         schedule = NANO.schedule
         loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
         base = Trajectory(
-            cell=CellKey(model="nano", recipe=recipe, execution="native" if recipe == "bf16" else "emulated", corpus="synthetic"),
+            cell=Cell(model="nano", recipe=recipe, execution="native" if recipe == "bf16" else "emulated", corpus="synthetic"),
             seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
             initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,
             validation=[(schedule.steps - 1, loss[-1])], non_finite=None,
             inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")],
-            seconds=1.0, step_seconds=0.1, peak_memory=1, mode="eager", provenance=PROVENANCE, session="s",
+            seconds=1.0, step_seconds=0.1, peak_memory=1, mode=Mode.EAGER, provenance=PROVENANCE, session="s",
         )  # fmt: skip
         return base.model_copy(update=changes)
 
     return make
 
 
-def subject(session, recipe: str, execution: str = "emulated") -> checks.Subject:
-    return session._subject(Cell(recipe, execution, "nano"))
+def subject(session: Session, recipe: str, execution: str = "emulated") -> checks.RunSpec:
+    return session.subject(recipe, execution)
 
 
 def measured(found: checks.Result) -> dict[str, float]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from pathlib import Path
 from typing import Any
 
-from fp8parity import golden as goldens
-from fp8parity import judge, judge_loss, tolerances
-from fp8parity.judge import Speed, Verdict
-from fp8parity.record import CellKey, Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
-from fp8parity.report import claims, view
+from fp8parity.judging import goldens, loss, loss_goldens, numerics, policy
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.verdict import SpeedDetail, Verdict
+from fp8parity.records.cell import Cell, Execution, Mode
+from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
+from fp8parity.report import view
 from fp8parity.report.evidence import Evidence
+from sessions import DAY, GOLDEN
 
-GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = ("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp", "ao-mxfp8")
 MODELS = ("tiny", "mini", "small", "base", "1b")
 SNR = {
@@ -22,7 +22,7 @@ SNR = {
     "te-nvfp4": [("fprop", 26.0), ("dgrad", 8.0), ("wgrad", 14.0)],
     "bf16": [("fprop", 54.0), ("dgrad", 40.0), ("wgrad", 44.0)],
 }
-"""dB by GEMM, inside the bounds of golden/tolerances.toml."""
+"""dB by GEMM, inside the bounds of golden/policy.toml."""
 PARTS = ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate", "mlp.up", "mlp.down")
 LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in PARTS]
 
@@ -43,11 +43,11 @@ def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **chan
         shift = 0.0 if recipe == "bf16" else own.gauss(0, 4e-4) + gap * (2 * s >= steps)
         loss.append((3.2 + 2.3 * math.exp(-9 * s / steps) + common.gauss(0, 0.02)) * (1 + shift))
     made = Trajectory(
-        cell=CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic"), seed=seed, spec_hash="s",
+        cell=Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="synthetic"), seed=seed, spec_hash="s",
         schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None,
         initial_weights=f"w{seed}", final_weights="w", loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])],
         non_finite=None, inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")], seconds=1.0, step_seconds=0.1,
-        peak_memory=1, mode="eager", provenance=provenance(), session="s",
+        peak_memory=1, mode=Mode.EAGER, provenance=provenance(), session="s",
     )  # fmt: skip
     return made.model_copy(update=changes)
 
@@ -58,17 +58,17 @@ def layers(model: str, recipe: str) -> Measurements:
     values = [
         Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels
     ]
-    cell = CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic")
+    cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="synthetic")
     return Measurements(cell=cell, check="layers", values=values, provenance=provenance(), session="s")
 
 
 def speed(model: str, recipe: str, ratio: float = 1.31) -> Verdict:
-    cell = CellKey(model=model, recipe=recipe, execution="native", corpus="synthetic")
-    numbers = Speed(
+    cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="synthetic")
+    numbers = SpeedDetail(
         ratio=ratio, low=ratio - 0.02, high=ratio + 0.02, pairs=30, tokens_per_second=13100, bf16_tokens_per_second=10000, mfu=0.412,
-        bf16_mfu=0.315, memory=21 * 2**30, bf16_memory=20 * 2**30, mode="compiled",
+        bf16_mfu=0.315, memory=21 * 2**30, bf16_memory=20 * 2**30, mode=Mode.COMPILED,
     )  # fmt: skip
-    return Verdict(cell=cell, check="throughput", status="pass", headline="inside the golden's band", speed=numbers)
+    return Verdict(cell=cell, check="throughput", status="pass", headline="inside the golden's band", detail=numbers)
 
 
 def session(
@@ -81,13 +81,13 @@ def session(
     speeds: bool = False,
 ) -> tuple[list[Verdict], Evidence]:
     """Verdicts and evidence. ``gaps`` and ``stops`` are faults by (recipe, model): a shift of the loss, a non-finite step."""
-    table = tolerances.load(GOLDEN / "tolerances.toml")
+    rules, stored = policy.load(GOLDEN, DAY), goldens.load(GOLDEN)
     verdicts: list[Verdict] = []
     records: list[Trajectory | Measurements] = []
     kept = {}
     for model in models:
         controls = [run(model, "bf16", s, steps) for s in range(seeds)]
-        golden = goldens.from_runs([run(model, "bf16", s, steps) for s in range(8)], [])
+        golden = loss_goldens.from_runs([run(model, "bf16", s, steps) for s in range(8)], [])
         kept[model, "synthetic"] = golden
         for recipe in ("bf16", *recipes):
             runs = [run(model, recipe, s, steps, (gaps or {}).get((recipe, model), 0.0)) for s in range(seeds)]
@@ -96,16 +96,14 @@ def session(
                 runs[0] = runs[0].model_copy(
                     update={"loss": [*runs[0].loss[:stop], math.nan], "non_finite": NonFinite(step=stop, where="loss")}
                 )
-            row = table.loss_row(runs[0].cell)
-            verdict = judge_loss.loss_parity(runs, controls if recipe != "bf16" else runs, golden, row, table, last_look=True)
-            assert verdict is not None
+            verdict = loss.judge(runs, controls if recipe != "bf16" else runs, golden, rules, stored.numbers)
             measured = layers(model, recipe)
-            verdicts += [verdict, judge.measurements(measured, table)]
+            verdicts += [verdict, numerics.judge(measured, rules, stored.numbers)]
             verdicts += [speed(model, recipe)] if speeds and recipe != "bf16" else []
             records += [*runs, measured]
-    return verdicts, Evidence(records=records, goldens=kept, tolerances=table, claims=claims.load(GOLDEN / "claims.toml"))
+    return verdicts, Evidence(records=records, goldens=Goldens(loss=kept, numbers=stored.numbers), policy=rules)
 
 
-def report(skipped: dict[str, str] | None = None, complaints: tuple[str, ...] = (), **options: Any) -> view.Report:
+def report(skipped: dict[str, str] | None = None, problems: tuple[str, ...] = (), **options: Any) -> view.Report:
     verdicts, evidence = session(**options)
-    return view.build(verdicts, skipped, complaints, "h100 (sm_90)", evidence)
+    return view.build(verdicts, skipped, problems, "h100 (sm_90)", evidence)

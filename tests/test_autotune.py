@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from autotuners import Kernel, run, three
-from fp8parity.cells import Cell
 from fp8parity.checks import autotune
+from sessions import cell
 
-CELL = Cell("ao-rowwise", "emulated", "nano")
+CELL = cell("ao-rowwise", "emulated", "nano")
 
 
 def test_poison_is_nan_in_every_format(monkeypatch):
@@ -47,8 +47,8 @@ class Faulty:
     kernels: list[Kernel]
     faults: dict[tuple[str, str], float]
 
-    def __init__(self, subject, schedule, compiled=False) -> None:
-        assert (subject.model.layers, schedule.length) == (1, 64)
+    def __init__(self, spec, schedule, compiled=False) -> None:
+        assert (spec.model.layers, schedule.length) == (1, 64)
         self.compiled, self.passes = compiled, 0
 
     def step(self, number, update):
@@ -65,9 +65,9 @@ class Faulty:
 @pytest.fixture
 def judged(session, monkeypatch):
     preset = session.preset("nano")
-    monkeypatch.setitem(session.models, "nano", replace(preset, model=replace(preset.model, layers=2)))
+    monkeypatch.setitem(session.presets, "nano", replace(preset, model=replace(preset.model, layers=2)))
     poisoned: list[int] = []
-    monkeypatch.setattr(autotune, "Trial", Faulty)
+    monkeypatch.setattr(autotune, "ShortRun", Faulty)
     monkeypatch.setattr(autotune, "peak", lambda work, device: work() is None or 7)
     monkeypatch.setattr(autotune, "poison", lambda size, device: poisoned.append(size))
 
@@ -131,8 +131,8 @@ def test_kernels_that_are_wrong_together_alone(judged, monkeypatch):
     pairs = [Kernel("a", "X1", "X2"), Kernel("b", "X1", "X2")]
     monkeypatch.setattr(Faulty, "step", lambda self, number, update: torch.ones(8) * (1.5 if together(self) else 1.0))
 
-    def together(trial) -> bool:
-        return trial.compiled and run(pairs) == ["X2", "X2"]
+    def together(short_run) -> bool:
+        return short_run.compiled and run(pairs) == ["X2", "X2"]
 
     verdict, (_, *lines) = judged({}, pairs)
     assert (verdict.status, lines) == ("fail", ["no kernel is far from eager alone"])
@@ -147,8 +147,8 @@ def test_a_block_without_a_tuned_kernel_is_an_error(session, judged, kernels):
 
 def test_where_it_runs(session):
     def why(name: str, device: str) -> str | None:
-        recipe = session._subject(Cell(name, "native", "nano")).recipe
-        return autotune.why_not(SimpleNamespace(device=torch.device(device), recipe=recipe))
+        recipe = session.spec(cell(name, "native", "nano")).recipe
+        return autotune.not_applicable(SimpleNamespace(device=torch.device(device), recipe=recipe))
 
     assert why("ao-rowwise", "cpu") == "Inductor chooses between configurations of Triton kernels, on a GPU"
     assert (why("bf16", "cuda"), why("ao-rowwise", "cuda")) == (None, None)

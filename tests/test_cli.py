@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
+from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.stats import seeds_needed
 from fp8parity.recipes import RECIPES
-from fp8parity.record import CellKey, Measurement, Measurements
-from fp8parity.storage import file_name, write_json
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.storage import load_records, name_of, write_json
 
 GOLDEN = str(Path(__file__).parents[1] / "golden")
 
@@ -23,27 +26,37 @@ def test_recipes_lists_every_execution_and_a_reason(capsys):
 
 
 def test_power_agrees_with_the_statistics(capsys):
-    from fp8parity.statistics import seeds_needed
-
     assert main(["power", "--golden-dir", GOLDEN, "--sd", "0.1%", "--margin", "0.25%"]) == 0
     out = capsys.readouterr().out
     assert f"true gap 0.000%: {seeds_needed(0.001, 0.0025, 0.0, 0.05 / 3)} seeds" in out
+
+
+def test_power_gives_up_at_some_count(capsys):
     assert main(["power", "--golden-dir", GOLDEN, "--sd", "5%", "--margin", "0.1%"]) == 0
     assert "more than 400 seeds" in capsys.readouterr().out
 
 
-def test_power_from_records(trajectory, tmp_path, capsys):
+@pytest.fixture
+def gaps(trajectory, tmp_path) -> Path:
+    """Records of te-current whose gaps to BF16 have a spread of 0.1%."""
     for seed, gap in enumerate((0.001, 0.002, 0.003)):
         for run in (trajectory(seed=seed), trajectory("te-current", seed, gap)):
-            write_json(tmp_path / file_name(run.cell, f"seed{seed}"), run)
-    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--records", str(tmp_path)]) == 0
+            write_json(tmp_path / name_of(run), run)
+    return tmp_path
+
+
+def test_power_from_records(gaps, capsys):
+    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--records", str(gaps)]) == 0
     assert "spread of a seed's gap 0.100%" in capsys.readouterr().out
-    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--recipe", "te-curren", "--records", str(tmp_path)]) == 2
+
+
+def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):
+    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--recipe", "te-curren", "--records", str(gaps)]) == 2
     assert "did you mean te-current" in capsys.readouterr().err
 
 
 def measured(trajectory, value: float) -> Measurements:
-    cell = CellKey(model="tiny", recipe="te-current", execution="emulated", corpus="synthetic")
+    cell = Cell(model="tiny", recipe="te-current", execution="emulated", corpus="synthetic")
     row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
     return Measurements(cell=cell, check="gemm", values=[row], provenance=trajectory().provenance, session="s")
 
@@ -51,7 +64,7 @@ def measured(trajectory, value: float) -> Measurements:
 @pytest.mark.parametrize(("value", "code"), [(28.5, 0), (24.0, 1), (55.6, 1)])
 def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
     record = measured(trajectory, value)
-    write_json(tmp_path / file_name(record.cell, "gemm"), record)
+    write_json(tmp_path / name_of(record), record)
     report = tmp_path / "out" / "report.md"
     reports = ["--report", str(report), "--report", str(tmp_path / "report.json")]
     assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, *reports]) == code
@@ -61,29 +74,99 @@ def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
     assert "te-current" in capsys.readouterr().out
 
 
-def test_bounds_prints_rows_to_paste(trajectory, tmp_path, capsys):
+@pytest.fixture
+def bare(trajectory, tmp_path) -> list[str]:
+    """The command that judges a number for which there is a rule, but no measured number."""
+    record = measured(trajectory, 55.0)
+    elsewhere = record.values[0].model_copy(update={"where": "nowhere"})
+    cell = record.cell.model_copy(update={"recipe": "bf16", "execution": Execution.NATIVE})
+    record = record.model_copy(update={"cell": cell, "values": [elsewhere]})
+    write_json(tmp_path / name_of(record), record)
+    return ["judge", str(tmp_path), "--golden-dir", GOLDEN]
+
+
+def test_judge_says_what_rules_alone_judged(bare, capsys):
+    assert main(bare) == 0
+    assert "rules only: no numbers of d for gemm, fprop sqnr at nowhere: rules only (1 cell, first bf16-" in capsys.readouterr().out
+
+
+def test_judge_can_require_numbers(bare, capsys):
+    assert main([*bare, "--require-numbers"]) == 1
+    assert "Refuse: all 1 checks that ran are green, but no numbers of d for gemm, fprop sqnr at nowhere" in capsys.readouterr().out
+
+
+def test_judge_of_a_whole_run_names_what_nothing_needed(trajectory, tmp_path, capsys):
+    record = measured(trajectory, 28.5)
+    write_json(tmp_path / name_of(record), record)
+    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, "--whole"]) == 0
+    out = capsys.readouterr().out
+    assert "not needed by any record: golden of 1b on synthetic" in out
+    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN]) == 0
+    assert "not needed" not in capsys.readouterr().out
+
+
+@pytest.fixture
+def bounds(tmp_path, capsys):
+    """Runs ``fp8parity bounds`` on tmp_path/set with the given policy and no numbers on record; returns what it prints."""
+
+    def call(rows: str, *arguments: str) -> str:
+        (tmp_path / "policy.toml").write_text(rows)
+        assert main(["bounds", str(tmp_path / "set"), "--golden-dir", str(tmp_path), *arguments]) == 0
+        return capsys.readouterr().out
+
+    return call
+
+
+def band(check: str, metric: str) -> str:
+    return f'[[band]]\ncheck = "{check}"\nmetric = "{metric}"\nband = 0.01\nwhy = "a made-up row"\n'
+
+
+def test_bounds_prints_numbers_that_are_new(trajectory, tmp_path, bounds):
     record = measured(trajectory, 28.46)
-    write_json(tmp_path / file_name(record.cell, "gemm"), record)
-    assert main(["bounds", str(tmp_path)]) == 0
-    assert 'te-current = { "gaussian" = 28.46 }' in capsys.readouterr().out
+    write_json(tmp_path / "set" / name_of(record), record)
+    out = bounds(band("gemm", "fprop sqnr"))
+    assert out == "shared: gemm: fprop sqnr @ gaussian of te-current on tiny, emulated: new, 28.46\n"
+    assert not (tmp_path / "numerics").exists()
 
 
-def test_bounds_of_a_first_step_are_rows_that_judge_it(trajectory, tmp_path, capsys):
-    """Means over seeds, of the model and of its parameters, named by the model."""
+@pytest.fixture
+def first_steps(trajectory, tmp_path):
+    """Two seeds of BF16 and te-current whose first gradients differ."""
     for s in (0, 1):
-        runs = (("bf16", 2.0, 0.5), ("te-current", 1.9 + 0.02 * s, 0.4))
-        for made in (trajectory(r, s, grad_norm=[a] + [1.0] * 11, first_gradients={"w": b}) for r, a, b in runs):
-            write_json(tmp_path / file_name(made.cell, f"seed{s}"), made)
-    assert main(["bounds", str(tmp_path)]) == 0
-    text = capsys.readouterr().out
-    assert '# check = "loss parity", metric = "first gradient norm"\n[bound.expect]\nte-current = { "nano" = 0.955 }' in text
-    assert '# check = "loss parity", metric = "first gradient"\n[bound.expect]\nte-current = { "nano" = 0.8 }' in text
+        runs = (("bf16", 0.0, 2.0, 0.5), ("te-current", 1e-4 * (s + 1), 1.9 + 0.02 * s, 0.4))
+        for made in (trajectory(r, s, gap, grad_norm=[a] + [1.0] * 11, first_gradients={"w": b}) for r, gap, a, b in runs):
+            write_json(tmp_path / "set" / name_of(made), made)
+
+
+LOSS = '[[loss]]\nmargin = 0.005\nwhy = "a made-up row"\n'
+FIRST_STEP = band("loss parity", "first gradient norm") + band("loss parity", "first gradient")
+
+
+def test_bounds_of_a_first_step_are_means_over_seeds(first_steps, bounds):
+    """Of the model and of its parameters, named by the model."""
+    text = bounds(FIRST_STEP)
+    assert "loss parity: first gradient norm @ nano of te-current on nano, emulated: new, 0.955" in text
+    assert "loss parity: first gradient @ nano of te-current on nano, emulated: new, 0.8" in text
     assert "bf16" not in text
+
+
+def test_bounds_of_a_first_step_judge_it(first_steps, bounds, tmp_path):
+    bounds(FIRST_STEP + LOSS, "--write")
+    controls = [r for r in load_records(tmp_path / "set") if r.cell.is_control]
+    write_json(path_of(tmp_path, "nano", "synthetic"), from_runs(controls, []))
+    main(["judge", str(tmp_path / "set"), "--golden-dir", str(tmp_path), "--report", str(tmp_path / "r.json")])
+    verdicts = {v["cell"]["recipe"]: v for v in json.loads((tmp_path / "r.json").read_text())["verdicts"]}
+    lines = dict(verdicts["te-current"]["lines"])
+    assert "expected 0.9450 to 0.9650" in lines["first step"]
+    assert "not measured" not in lines
 
 
 def test_bad_input_is_2_and_one_line(tmp_path, capsys):
     assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN]) == 2
     assert capsys.readouterr().err == f"fp8parity: {tmp_path} holds no records\n"
+
+
+def test_a_folder_without_a_policy_is_2(tmp_path):
     assert main(["judge", str(tmp_path), "--golden-dir", str(tmp_path)]) == 2
 
 
@@ -100,7 +183,7 @@ def test_a_reader_that_stops_is_no_error():
 def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatch):
     """All of them, also where the reader of the output has gone: `golden store SET | head -1`."""
     monkeypatch.delenv("CI", raising=False)
-    (tmp_path / "tolerances.toml").write_text((Path(GOLDEN) / "tolerances.toml").read_text())
+    (tmp_path / "policy.toml").write_text((Path(GOLDEN) / "policy.toml").read_text())
     command = [sys.executable, "-m", "fp8parity", "golden", "store", f"{GOLDEN}/records/h200.zip", "--golden-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         process.stdout.close()

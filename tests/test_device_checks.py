@@ -12,14 +12,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from fp8parity import checks, emulation
-from fp8parity.cells import Cell
-from fp8parity.checks import accumulation, codes, large, state, trial
-from fp8parity.emulation import EmulatedLinear
-from fp8parity.recipes import RECIPES, passing
-from fp8parity.recipes.spec import GEMMS
-from fp8parity.record import Measurement
-from fp8parity.scaling import cut, delayed_scale, quantise
+from fp8parity import checks
+from fp8parity.checks import Check, accumulation, codes, large, short_run, state
+from fp8parity.numerics import emulation
+from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.scaling import delayed_scale, quantise, tile
+from fp8parity.numerics.spec import GEMMS
+from fp8parity.recipes import RECIPES
+from fp8parity.recipes.conversion import passing
+from fp8parity.records.schema import Measurement
+from sessions import cell
 from torch import nn
 
 from conftest import measured, subject
@@ -34,21 +36,21 @@ def failing(verdict) -> set[str]:
 
 @pytest.mark.parametrize(("check", "largest", "beyond"), [("state", "mini", "small"), ("layers", "small", "base")])
 def test_a_model_without_bounds_is_left_out(check, largest, beyond, session):
-    assert session.why_not(check, Cell("te-current", "emulated", largest)) is None
-    why = session.why_not(check, Cell("te-current", "emulated", beyond))
+    assert session.skip_reason(check, cell("te-current", "emulated", largest)) is None
+    why = session.skip_reason(check, cell("te-current", "emulated", beyond))
     assert re.fullmatch(r"its bounds were measured on up to \d+M parameters; this model has \d+M", why)
 
 
 def test_a_check_has_one_thread_and_gives_the_others_back(session, monkeypatch):
     seen = []
 
-    def measure(subject):
+    def measure(spec):
         seen.append(torch.get_num_threads())
         return [Measurement(metric="m", where="w", value=1.0)], []
 
-    monkeypatch.setattr(checks, "get", lambda name: measure)
+    monkeypatch.setitem(checks.CHECKS, "gemm", Check("gemm", measure))
     torch.set_num_threads(3)
-    record = session.measure("gemm", Cell("te-current", "emulated"))
+    record = session.measure("gemm", cell("te-current", "emulated"))
     assert (seen, record.provenance.threads, torch.get_num_threads()) == ([1], 1, 3)
 
 
@@ -68,15 +70,15 @@ def test_the_operands_are_exact_unless_the_check_says_no(recipe, signed):
                 matrix = matrices[name].contiguous()
                 amax = matrix.abs().amax().float()
                 scale = delayed_scale(amax, amax, emulation.FORMATS[op.format]) if op.history else None
-                noise = torch.zeros(cut(matrix, op).shape) if op.stochastic else None
+                noise = torch.zeros(tile(matrix, op).shape) if op.stochastic else None
                 exact &= torch.equal(quantise(matrix, op, scale=scale, noise=noise).dequantise(), matrix.float())
     assert exact == (accumulation.inexact(RECIPES[recipe]) is None) == (recipe != "te-nvfp4")
 
 
 def test_accumulation_leaves_out_what_it_cannot_see(session):
-    assert "fprop_x (e2m1 1x16 nvfp4)" in session.why_not("accumulation", Cell("te-nvfp4", "emulated"))
-    assert session.why_not("accumulation", Cell("te-block", "emulated")) is None
-    assert session.why_not("gemm", Cell("te-nvfp4", "emulated")) is None
+    assert "fprop_x (e2m1 1x16 nvfp4)" in session.skip_reason("accumulation", cell("te-nvfp4", "emulated"))
+    assert session.skip_reason("accumulation", cell("te-block", "emulated")) is None
+    assert session.skip_reason("gemm", cell("te-nvfp4", "emulated")) is None
 
 
 def short_accumulator(bits: int, chunk: int = 32):
@@ -95,7 +97,7 @@ def short_accumulator(bits: int, chunk: int = 32):
 
 
 def test_accumulation_in_fp32_is_green_and_has_no_bias(session, eager):
-    verdict = session.numerics("accumulation", Cell("te-current", "emulated"))
+    verdict = session.numerics("accumulation", cell("te-current", "emulated"))
     assert verdict.green, verdict.message()
     found = measured(accumulation.measure(subject(session, "te-current")))
     assert {v for k, v in found.items() if "bias" in k} == {0.0}
@@ -105,7 +107,7 @@ def test_accumulation_in_fp32_is_green_and_has_no_bias(session, eager):
 
 def test_a_short_accumulator_is_a_bias_that_grows_with_k(session, eager, monkeypatch):
     monkeypatch.setattr(emulation, "gemm", short_accumulator(14))
-    verdict = session.numerics("accumulation", Cell("te-current", "emulated"))
+    verdict = session.numerics("accumulation", cell("te-current", "emulated"))
     assert verdict.status == "fail"
     assert {f"{gemm} bias @ K={k}" for gemm in GEMMS for k in (512, 2048)} <= failing(verdict)
     found = measured(accumulation.measure(subject(session, "te-current")))
@@ -118,11 +120,11 @@ def test_a_short_accumulator_is_a_bias_that_grows_with_k(session, eager, monkeyp
 
 def test_equal_blocks_are_green(session, eager):
     for recipe in ("te-block", "te-nvfp4"):
-        verdict = session.numerics("large", Cell(recipe, "emulated"))
+        verdict = session.numerics("large", cell(recipe, "emulated"))
         assert verdict.green, verdict.message()
     notes = large.measure(subject(session, "te-nvfp4"))[1]
     assert "dgrad: not measured, its operands are rounded stochastically" in notes
-    assert "need a GPU" in session.why_not("large", Cell("te-block", "emulated"))
+    assert "need a GPU" in session.skip_reason("large", cell("te-block", "emulated"))
 
 
 @pytest.mark.parametrize(("which", "metric"), [(0, "fprop difference"), (1, "dgrad difference")])
@@ -147,7 +149,7 @@ def test_nan_and_zero_blocks_are_not_equal_blocks(session, eager, monkeypatch):
     assert large.differing(torch.full((6, 2), float("nan")), 3) == 8 + 4  # the first block differs from itself
     real = emulation.gemm
     monkeypatch.setattr(emulation, "gemm", lambda a, b, *rest: real(a, b, *rest) * 0)
-    verdict = session.numerics("large", Cell("te-block", "emulated"))
+    verdict = session.numerics("large", cell("te-block", "emulated"))
     assert failing(verdict) == {f"{gemm} sqnr @ repeated block" for gemm in GEMMS}
 
 
@@ -156,10 +158,10 @@ def test_nan_and_zero_blocks_are_not_equal_blocks(session, eager, monkeypatch):
 
 def test_differences_keep_nan():
     one, nan = torch.ones(3), torch.full((3,), float("nan"))
-    assert trial.largest_difference([one, one], [one, 2 * one]) == 1
-    assert trial.largest_difference([one, one, one], [one, nan, one]) != trial.largest_difference([one], [one])
-    assert torch.tensor(trial.largest_difference([one, one, one], [one, nan, one])).isnan()
-    assert torch.tensor(trial.lowest([1.0, float("nan"), 2.0])).isnan()
+    assert short_run.largest_difference([one, one], [one, 2 * one]) == 1
+    assert short_run.largest_difference([one, one, one], [one, nan, one]) != short_run.largest_difference([one], [one])
+    assert torch.tensor(short_run.largest_difference([one, one, one], [one, nan, one])).isnan()
+    assert torch.tensor(short_run.lowest([1.0, float("nan"), 2.0])).isnan()
 
 
 def test_a_race_is_found_by_repeats(session, eager, monkeypatch):
@@ -197,8 +199,8 @@ def _leaky(depth: list[int]):
 def test_a_leak_after_a_raise_is_found(region, least, most, session, eager, monkeypatch):
     """A region that counts its depth, and quantises at depth 1 alone, as a context manager without ``finally`` leaves it."""
     depth = [0]
-    real_convert, real_operand = checks.apply, EmulatedLinear.operand
-    monkeypatch.setattr(trial, "apply", lambda *a, **k: replace(real_convert(*a, **k), context=lambda: region(depth)))
+    real_convert, real_operand = short_run.apply, EmulatedLinear.operand
+    monkeypatch.setattr(short_run, "apply", lambda *a, **k: replace(real_convert(*a, **k), context=lambda: region(depth)))
 
     def operand(self, name, x):
         forward = name.startswith("fprop")
@@ -206,7 +208,7 @@ def test_a_leak_after_a_raise_is_found(region, least, most, session, eager, monk
 
     monkeypatch.setattr(EmulatedLinear, "operand", operand)
     one = subject(session, "te-current")
-    assert least <= state._after_a_raise(one, trial.Trial(one).run()) <= most
+    assert least <= state._after_a_raise(one, short_run.ShortRun(one).run()) <= most
 
 
 def test_further_arguments_reach_a_module_inside_the_region_only():

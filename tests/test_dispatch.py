@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from fp8parity.cells import Cell
 from fp8parity.checks import dispatch
+from sessions import cell
 
 FP8 = "nvjet_sm90_qqtst_128x256_128x6_2x1_v_bz_coopA_TNT"
 MIXED = "nvjet_sm90_qrtst_128x256_128x6_2x1_v_bz_TNT"
@@ -55,11 +55,11 @@ FORWARD, BACKWARD = [FP8] * 7 + [BF16], [MIXED] * 14 + [BF16] * 2
 
 def verdict(session, monkeypatch, linear=LINEAR, forward=FORWARD, backward=BACKWARD, recipe="te-current"):
     """The check's verdict of a run whose profiler saw these kernels."""
-    subject = session._subject(Cell(recipe, "emulated", "nano"))
-    monkeypatch.setattr(session, "_subject", lambda cell: replace(subject, execution="native"))
-    monkeypatch.setattr(dispatch, "_of_linear", lambda subject: linear)
-    monkeypatch.setattr(dispatch, "_of_model", lambda subject: ({"forward": forward, "backward": backward}, 7))
-    found = session.numerics("dispatch", Cell(recipe, "native", "nano"))
+    spec = session.spec(cell(recipe, "emulated", "nano"))
+    monkeypatch.setattr(session, "spec", lambda cell: replace(spec, execution="native"))
+    monkeypatch.setattr(dispatch, "_of_linear", lambda spec: linear)
+    monkeypatch.setattr(dispatch, "_of_model", lambda spec: ({"forward": forward, "backward": backward}, 7))
+    found = session.numerics("dispatch", cell(recipe, "native", "nano"))
     return found, {place for place, _ in found.lines if " @ " in place}
 
 

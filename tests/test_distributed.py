@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from fp8parity import corpus, models
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.session import presets
-from fp8parity.steps import cross_entropy
+from fp8parity.training.step import cross_entropy
+from fp8parity.workload import corpus, models
+from fp8parity.workload.presets import presets
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
@@ -22,22 +22,22 @@ def train(rank: int, path: str, all_gather: bool) -> None:
     recipe = RECIPES["ao-tensorwise"]
     if all_gather:
         recipe = replace(recipe, options=(("enable_fsdp_float8_all_gather", True),))
-    applied = apply(models.build(presets()["tiny"].model, 0), recipe, "emulated", tokens=256)
+    converted = apply(models.build(presets()["tiny"].model, 0), recipe, "emulated", tokens=256)
     mesh = init_device_mesh("cpu", (2,))
-    for layer in applied.model.layers:
+    for layer in converted.model.layers:
         fully_shard(layer, mesh=mesh)
-    fully_shard(applied.model, mesh=mesh)
-    optimiser = torch.optim.AdamW(applied.model.parameters(), lr=1e-3, foreach=False)
+    fully_shard(converted.model, mesh=mesh)
+    optimiser = torch.optim.AdamW(converted.model.parameters(), lr=1e-3, foreach=False)
     losses = []
     for step in range(3):
-        loss = cross_entropy(applied.model, *corpus.load("synthetic").batch(rank, step, 2, 128))
+        loss = cross_entropy(converted.model, *corpus.load("synthetic").batch(rank, step, 2, 128))
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()
         if all_gather:
             from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
 
-            precompute_float8_dynamic_scale_for_fsdp(applied.model)
+            precompute_float8_dynamic_scale_for_fsdp(converted.model)
         losses.append(loss.item())
     if rank == 0:
         torch.save(losses, f"{path}.losses")

@@ -10,6 +10,8 @@ import itertools
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 import types
@@ -20,9 +22,13 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from fp8parity import checks, cli, corpus, judge, recipes, tolerances
-from fp8parity.record import CellKey, Measurement, Measurements
-from fp8parity.storage import file_name, write_json
+from fp8parity import checks, cli, recipes
+from fp8parity.judging.verdict import LOSS, THROUGHPUT, Status
+from fp8parity.records.cell import Cell
+from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.storage import file_name, write_json
+from fp8parity.workload import corpus
+from sessions import cell, verdict
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "golden/README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -112,7 +118,7 @@ def catalogue() -> Iterator[None]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a user's command runs: the goldens are at hand, what it writes is gone afterwards."""
-    (tmp_path / "golden").symlink_to(ROOT / "golden")
+    shutil.copytree(ROOT / "golden", tmp_path / "golden")
     monkeypatch.chdir(tmp_path)
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
@@ -126,7 +132,7 @@ def stand_in(trajectory) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         out = path.with_suffix("") if path.suffix == ".zip" else path
         for recipe, execution in (("bf16", "native"), ("te-current", "emulated")):
-            cell = CellKey(model="mini", recipe=recipe, execution=execution, corpus="synthetic")
+            cell = Cell(model="mini", recipe=recipe, execution=execution, corpus="synthetic")
             for seed in range(3):
                 gap = 0.001 * (seed + 1) if recipe != "bf16" else 0.0
                 write_json(out / file_name(cell, f"seed{seed}"), trajectory(recipe, seed, gap, cell=cell))
@@ -143,8 +149,8 @@ def parsed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> argparse.Na
     """What the real parser makes of a command's arguments; it exits on an option that it does not know."""
     seen: list[argparse.Namespace] = []
     with monkeypatch.context() as patch:
-        for name in cli._COMMANDS:
-            patch.setitem(cli._COMMANDS, name, lambda args: seen.append(args) or 0)
+        for name in cli.COMMANDS:
+            patch.setitem(cli.COMMANDS, name, lambda args: seen.append(args) or 0)
         assert cli.main(arguments) == 0
     return seen[0]
 
@@ -252,7 +258,7 @@ def anchors(page: Path) -> set[str]:
 
 def unlisted(text: str) -> list[str]:
     """Statuses, checks and sections of the report that have no line of their own in a table."""
-    names = [f"| `{name}` |" for name in (*get_args(judge.Status), *checks.CHECKS, "loss parity", "throughput")]
+    names = [f"| `{name}` |" for name in (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT)]
     template = (ROOT / "fixtures/fp8parity/report/report.html.j2").read_text()
     names += [f"| **{title}** |" for title in re.findall(r'<h2 id="[^"]*">([^<]*)</h2>', template)]
     return [n for n in names if text.count(f"\n{n}") != 1]
@@ -265,20 +271,32 @@ def test_every_status_check_and_section_has_its_line():
 
 
 def test_the_check_that_extend_shows(monkeypatch, tmp_path, session):
-    """Its module measures, its row bounds it on both sides, and its test is Python."""
-    from fp8parity.cells import Cell
-
+    """It measures, its rule bounds it on both sides, and its test is Python."""
     rows = next(b for b in EXTEND if b.language == "toml")
-    (tmp_path / "tolerances.toml").write_text(rows.text)
-    monkeypatch.setitem(sys.modules, "fp8parity.checks.gain", example(1))
-    record = session.measure("gain", Cell("te-current", "emulated"))
+    (tmp_path / "policy.toml").write_text(rows.text)
+    [check] = example(1).pytest_fp8parity_checks()
+    monkeypatch.setitem(checks.CHECKS, check.name, check)
+    record = session.measure("gain", cell("te-current", "emulated"))
     assert [m.metric for m in record.values] == ["fprop gain", "dgrad gain", "wgrad gain"]
-    table = tolerances.load(tmp_path / "tolerances.toml")
-    assert judge.measurements(record, table).status == "pass"
+    assert verdict(record, tmp_path).status == "pass"
     for factor in (0.97, 1.03):
         wrong = [m.model_copy(update={"value": m.value * factor}) for m in record.values]
-        assert judge.measurements(record.model_copy(update={"values": wrong}), table).status == "fail"
+        assert verdict(record.model_copy(update={"values": wrong}), tmp_path).status == "fail"
     assert example(2).test_gain
+
+
+def test_a_check_is_added_without_editing_the_library(tmp_path):
+    """The three blocks of docs/extend.md in a user's own project, and nothing else."""
+    check, test, rule = (b.text for b in EXTEND[1:])
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfp8parity_golden_dir = mine\n")
+    (tmp_path / "conftest.py").write_text(f'{check}\npytest_plugins = ("fp8parity.gate.plugin",)\n')
+    (tmp_path / "test_gain.py").write_text(test)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "policy.toml").write_text(rule)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--recipe", "te-current", "--execution", "emulated"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "fixtures")}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "Accept: all 1 checks are green." in done.stdout
 
 
 PLANTS = {

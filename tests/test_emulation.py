@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from fp8parity import emulation, prng
-from fp8parity.emulation import EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
+from fp8parity.numerics import emulation, prng
+from fp8parity.numerics.emulation import EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
+from fp8parity.numerics.scaling import gemm_tiles, quantise, tile
+from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.spec import Operand
-from fp8parity.scaling import cut, gemm_tiles, quantise
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -32,7 +32,7 @@ def test_compiled_kernels_give_the_eager_bits(op):
     if not emulation.compiles():
         pytest.skip("no C++ compiler here: the emulation runs eager")
     for shape in ((64, 128), (96, 160)):
-        tiles = cut(inputs(*shape), op)
+        tiles = tile(inputs(*shape), op)
         noise = torch.rand(tiles.shape, generator=torch.Generator().manual_seed(1)) if op.stochastic else None
         scale = torch.tensor(50.0) if op.history else None
         for a, b in zip(kernel(op)(tiles, scale, noise), gemm_tiles(tiles, op, scale, noise), strict=True):

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fp8parity import emulation, scaling
-from fp8parity.cells import Cell
-from fp8parity.emulation import DelayedScale, EmulatedLinear
+from fp8parity.numerics import emulation, scaling
+from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
+from fp8parity.numerics.scaling import SCALE_RULES
+from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.spec import Operand
-from fp8parity.scaling import SCALE_RULES
+from fp8parity.recipes.conversion import plain_checkpoint
+from sessions import cell
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -96,7 +97,7 @@ FAULTS = {
     "short accumulator": (lambda p: p.setattr(emulation, "gemm", truncated(emulation.gemm)), "bf16-like", "gemm"),
     "row scales on the wrong axis": (lambda p: p.setattr(emulation, "prepare", wrong_axis(emulation.prepare)), "core-rowwise", "gemm"),
     "recompute outside of the recipe's contexts": (
-        lambda p: p.setattr("fp8parity.recipes.core._checkpoint", __import__("fp8parity.recipes").recipes.plain_checkpoint),
+        lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", plain_checkpoint),
         "te-delayed", "state",
     ),
     "history lost in the checkpoint": (
@@ -107,7 +108,8 @@ FAULTS = {
         "te-nvfp4", "gemm",
     ),
     "the package changed a default": (
-        lambda p: p.setattr("fp8parity.recipes.torchao.default_spec", lambda r: RECIPES["ao-tensorwise"].linear), "ao-rowwise", "defaults",
+        lambda p: p.setattr("fp8parity.recipes.adapters.torchao.default_spec", lambda r: RECIPES["ao-tensorwise"].linear),
+        "ao-rowwise", "defaults",
     ),
 }  # fmt: skip
 _ROUND = scaling.round_to_grid
@@ -125,26 +127,21 @@ def extra_recipes(monkeypatch):
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_found(fault, session, monkeypatch, eager, extra_recipes):
     plant, recipe, check = FAULTS[fault]
-    cell = Cell(recipe, "emulated", "tiny" if check in ("gradients", "state") else "")
-    key = session.key(cell)
-    monkeypatch.setattr(session, "key", lambda c: key.model_copy(update={"recipe": RECIPES[c.recipe].name}))
     plant(monkeypatch)
-    verdict = session.numerics(check, cell)
+    verdict = session.numerics(check, cell(recipe))
     assert verdict.status == "fail", verdict.message()
 
 
 @pytest.mark.parametrize("recipe", ["core-rowwise", "bf16-like"])
 def test_without_a_fault_the_extra_recipes_are_green(recipe, session, monkeypatch, eager, extra_recipes):
-    key = session.key(Cell(recipe, "emulated"))
-    monkeypatch.setattr(session, "key", lambda c: key.model_copy(update={"recipe": RECIPES[c.recipe].name}))
-    verdict = session.numerics("gemm", Cell(recipe, "emulated"))
+    verdict = session.numerics("gemm", cell(recipe, "emulated"))
     assert verdict.green, verdict.message()
 
 
 def test_an_unquantised_run_is_red_in_convergence_too(session, monkeypatch, eager, trajectory):
     """The silent fall-back trains exactly as BF16 does: equal losses, and the verdict says so."""
     monkeypatch.setattr(EmulatedLinear, "operand", fall_back(None))
-    quantised, control = (session.trajectory(Cell(r, e, "nano"), 0) for r, e in (("te-current", "emulated"), ("bf16", "native")))
+    quantised, control = (session.trajectory(cell(r, e, "nano"), 0) for r, e in (("te-current", "emulated"), ("bf16", "native")))
     assert quantised.loss == control.loss
 
 
@@ -157,7 +154,7 @@ def test_nan_names_its_step_and_parameter(session, monkeypatch, eager):
         return y * float("nan") if next(calls) == 60 else y
 
     monkeypatch.setattr(emulation, "gemm", poisoned)
-    found = session.trajectory(Cell("te-current", "emulated", "nano"), 0)
+    found = session.trajectory(cell("te-current", "emulated", "nano"), 0)
     assert found.non_finite is not None
     assert found.non_finite.step == 60 // 21  # 7 linears x 3 GEMMs a step
     assert found.non_finite.where.startswith("gradient of ")

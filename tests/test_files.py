@@ -1,20 +1,19 @@
-"""Records, goldens and tolerances on disk: whole or not at all, and their faults named."""
+"""Records and loss goldens on disk: whole or not at all, and their faults named."""
 
 import errno
 import json
 import os
-from pathlib import Path
 
 import pytest
-from fp8parity import golden, tolerances
-from fp8parity.golden import changes, refuse, update
-from fp8parity.record import NonFinite
-from fp8parity.storage import file_name, load_record, load_records, read_json, write_json
+from fp8parity.judging import loss_goldens
+from fp8parity.judging.loss_goldens import changes, from_runs, path_of, refuse, store
+from fp8parity.records.schema import NonFinite
+from fp8parity.records.storage import checksum, load_record, load_records, name_of, read_json, write_json
 
 
 def test_records_keep_every_bit(trajectory, tmp_path):
     made = trajectory(loss=[0.1 + 2**-54, 1 / 3] * 6)
-    path = write_json(tmp_path / file_name(made.cell, "seed0"), made)
+    path = write_json(tmp_path / name_of(made), made)
     assert load_record(path) == made
     assert load_records(tmp_path) == [made]
     assert path.name == "bf16-nano-native-synthetic-seed0.json"
@@ -41,18 +40,19 @@ def test_truncation_names_the_line(trajectory, tmp_path):
         load_record(path)
 
 
-def test_a_foreign_file_and_a_future_schema(trajectory, tmp_path):
+def test_a_foreign_file_is_named(tmp_path):
     (tmp_path / "x.json").write_text("{}")
     with pytest.raises(ValueError, match="no checksum"):
         read_json(tmp_path / "x.json")
+
+
+def test_a_future_schema_is_refused(trajectory, tmp_path):
     path = write_json(tmp_path / "r.json", trajectory(schema_version=99))
     with pytest.raises(ValueError, match="schema 99 is newer"):
         load_record(path)
 
 
 def test_an_unknown_key_is_named(trajectory, tmp_path):
-    from fp8parity.storage import checksum
-
     path = write_json(tmp_path / "r.json", trajectory())
     data = json.loads(path.read_text())
     data["surprise"] = 1
@@ -77,74 +77,69 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(trajectory, tmp_path, monke
     assert os.listdir(tmp_path) == ["r.json"]
 
 
-def test_goldens_refuse(trajectory, monkeypatch):
+@pytest.fixture
+def no_ci(monkeypatch):
     monkeypatch.delenv("CI", raising=False)
-    runs = [trajectory(seed=s) for s in range(3)]
-    assert refuse(runs, 3) is None
-    assert "asks for 8" in refuse(runs, 8)
-    assert "never becomes its own reference" in refuse([trajectory("te-current")], 1)
-    assert "non-finite at step 2 (x)" in refuse([trajectory(non_finite=NonFinite(step=2, where="x"))], 1)
-    dirty = runs[0].provenance.model_copy(update={"dirty": True})
-    assert "uncommitted" in refuse([trajectory(provenance=dirty)], 1)
-    monkeypatch.setenv("CI", "true")
-    assert "CI never records" in refuse(runs, 3)
 
 
-def test_updates_are_signed(trajectory, tmp_path):
-    runs = [trajectory(seed=s) for s in range(2)]
-    _, lines = update(tmp_path, runs, [])
-    tail = sum(sum(r.loss[-4:]) for r in runs) / 8
-    assert lines == [f"nano on synthetic: new, 2 seeds, tail loss {tail:.4f}"]
-    assert update(tmp_path, runs, [])[1] == ["nano on synthetic: unchanged to the bit"]
-    worse = [trajectory(seed=0, gap=0.01), runs[1], trajectory(seed=2)]
-    lines = update(tmp_path, worse, [])[1]
-    assert any("seed 0 tail loss" in line and "(+1.000%)" in line for line in lines)
-    assert any("seeds 2 -> 3" in line for line in lines)
-    assert any("seed 2 new" in line for line in lines)
-    assert golden.load(tmp_path, "nano", "other") is None
-    stored = golden.load(tmp_path, "nano", "synthetic")
-    assert changes(stored, stored) == ["nano on synthetic: unchanged to the bit"]
-
-
-LOSS = '[[loss]]\nmargin = 0.005\nwhy = "long enough"\n'
+def test_whole_runs_of_bf16_may_become_a_golden(trajectory, no_ci):
+    assert refuse([trajectory(seed=s) for s in range(3)], 3) is None
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("made", "least", "words"),
     [
-        ("[[loss]\n", r"t.toml: .*line 1"),
-        ("[[los]]\n", "unknown table 'los'"),
-        (LOSS + "[[loss]]\nmargin = 0.005\n", r"t.toml:4: \[\[loss\]\] key why: Field required"),
-        (LOSS.replace("long enough", "x"), r"t.toml:1: \[\[loss\]\] key why"),
-        (LOSS.replace("0.005", "-1"), r"t.toml:1: \[\[loss\]\] key margin"),
-        (LOSS + "seeds = [1, 2]\n", "start at 2 or more"),
-        (LOSS + "margn = 1\n", r"key margn: Extra inputs"),
-        (LOSS + '[[bound]]\ncheck = "a"\nmetric = "b"\nlow = 1\nwhy = "long enough"\n', "low needs high"),
-        (LOSS + '[[bound]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n', "either expect and band"),
+        ({}, 8, "asks for 8"),
+        ({"recipe": "te-current"}, 1, "never becomes its own reference"),
+        ({"non_finite": NonFinite(step=2, where="x")}, 1, "non-finite at step 2 (x)"),
     ],
 )
-def test_malformed_tolerances(tmp_path, text, message):
-    (tmp_path / "t.toml").write_text(text)
-    with pytest.raises(ValueError, match=message):
-        tolerances.load(tmp_path / "t.toml")
+def test_goldens_refuse(trajectory, no_ci, made, least, words):
+    assert words in refuse([trajectory(**made)], least)
 
 
-def test_rows_of_the_project(trajectory):
-    table = tolerances.load(Path(__file__).parents[1] / "golden" / "tolerances.toml")
-    cell = trajectory("te-nvfp4").cell
-    assert table.loss_row(cell).margin == 0.015
-    assert table.loss_row(trajectory("ao-rowwise").cell).margin == 0.005
-    assert table.least_seeds(cell.model_copy(update={"model": "1b"})) == 2
-    assert table.least_seeds(cell) == 8
-    assert all(row.why for row in [*table.loss, *table.bound, *table.golden])
+def test_goldens_refuse_an_uncommitted_tree(trajectory, no_ci):
+    dirty = trajectory().provenance.model_copy(update={"dirty": True})
+    assert "uncommitted" in refuse([trajectory(provenance=dirty)], 1)
 
 
-def test_escalation_ends_where_the_golden_does():
-    row = tolerances.LossRow(margin=0.005, seeds=(3, 5, 8), why="long enough")
-    assert [row.within(n).seeds for n in (2, 3, 4, 5, 8, 9)] == [(2,), (3,), (3, 4), (3, 5), (3, 5, 8), (3, 5, 8)]
+def test_goldens_refuse_a_ci(trajectory, monkeypatch):
+    monkeypatch.setenv("CI", "true")
+    assert "CI never records" in refuse([trajectory(seed=s) for s in range(3)], 3)
 
 
-def test_no_row_is_an_error(tmp_path, trajectory):
-    (tmp_path / "t.toml").write_text(LOSS.replace("margin", 'recipe = "x"\nmargin'))
-    with pytest.raises(ValueError, match=r"no \[\[loss\]\] row matches bf16-nano-native"):
-        tolerances.load(tmp_path / "t.toml").loss_row(trajectory().cell)
+def test_a_refused_golden_is_not_written(trajectory, tmp_path, no_ci):
+    with pytest.raises(ValueError, match="golden of nano refused: 1 seeds; .* asks for 2"):
+        store(tmp_path, [trajectory()], [], 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_new_golden_is_told(trajectory, tmp_path, no_ci):
+    runs = [trajectory(seed=s) for s in range(2)]
+    tail = sum(sum(r.loss[-4:]) for r in runs) / 8
+    assert store(tmp_path, runs, [], 2) == [f"nano on synthetic: new, 2 seeds, tail loss {tail:.4f}"]
+    assert store(tmp_path, runs, [], 2) == ["nano on synthetic: unchanged to the bit"]
+
+
+def test_updates_are_signed(trajectory, tmp_path, no_ci):
+    runs = [trajectory(seed=s) for s in range(2)]
+    store(tmp_path, runs, [], 2)
+    worse = [trajectory(seed=0, gap=0.01), runs[1], trajectory(seed=2)]
+    lines = store(tmp_path, worse, [], 2)
+    assert any("seed 0 tail loss" in line and "(+1.000%)" in line for line in lines)
+    assert any("seeds 2 -> 3" in line for line in lines)
+    assert any("seed 2 new" in line for line in lines)
+
+
+def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path, no_ci):
+    store(tmp_path, [trajectory(seed=s) for s in range(2)], [], 2)
+    found = loss_goldens.load(tmp_path)
+    assert set(found) == {("nano", "synthetic")}
+    stored = found["nano", "synthetic"]
+    assert changes(stored, stored) == ["nano on synthetic: unchanged to the bit"]
+
+
+def test_a_golden_under_another_one_s_name_is_refused(trajectory, tmp_path):
+    write_json(path_of(tmp_path, "other", "synthetic"), from_runs([trajectory()], []))
+    with pytest.raises(ValueError, match=r"other-synthetic.json: is of nano on synthetic; rename it"):
+        loss_goldens.load(tmp_path)

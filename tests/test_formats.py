@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from fp8parity.formats import (
+from fp8parity.numerics.formats import (
     E2M1,
     E4M3,
     E5M2,

@@ -6,14 +6,21 @@ import subprocess
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.golden import from_runs, path_of
-from fp8parity.judge_speed import SpeedEntry, SpeedGolden
-from fp8parity.record import Measurement
-from fp8parity.storage import write_json
+from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.speed import SpeedEntry, SpeedGolden
+from fp8parity.records.schema import Measurement
+from fp8parity.records.storage import name_of, write_json
 
 LOSS = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
-BOUND = '[[bound]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nband = 0.5\nwhy = "measured"\n'
-BOUND += "[bound.expect]\nte-current = {{ gaussian = {value} }}\n"
+RULE = '[[rule]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nlow = {low}\nhigh = 29\nwhy = "measured"\n'
+NUMBERS = "check,metric,where,model,recipe,execution,value,source\n"
+ONE, TWO = "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},a1\n", "gemm,fprop sqnr,zero-row,tiny,te-current,native,28.4,a1\n"
+SOURCES = "source,records,device,packages,sha256\na1,set.zip,H200,torch 2,a1b2\n"
+
+
+def commit(folder):
+    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
 
 
 @pytest.fixture
@@ -28,9 +35,12 @@ def repository(tmp_path, trajectory):
 
     store()
     store("other")
-    (golden / "tolerances.toml").write_text(LOSS.format(margin=0.005, why="at first") + BOUND.format(value=28.5))
-    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
-        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    (golden / "policy.toml").write_text(LOSS.format(margin=0.005, why="at first") + RULE.format(low=28.0))
+    (golden / "numerics").mkdir()
+    (golden / "numerics" / "shared.csv").write_text(NUMBERS + ONE.format(28.5))
+    (golden / "numerics" / "sources.csv").write_text(SOURCES)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
     return golden, store
 
 
@@ -47,10 +57,14 @@ def test_goldens_are_signed(repository, capsys):
     golden, store = repository
     store(gap=0.01, snr=43.5, seeds=3)
     found = lines(golden, capsys)
-    assert any("golden/nano-synthetic.json: nano on synthetic: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found)
+    assert any("golden/loss/nano-synthetic.json: nano on synthetic: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found)
     assert any("seeds 2 -> 3" in x for x in found)
     assert any("seed 2 new" in x for x in found)
     assert any("gradients total sqnr @ initial 44 -> 43.5 (-0.5)" in x for x in found)
+
+
+def test_seeds_that_are_gone_are_named(repository, capsys):
+    golden, store = repository
     store(seeds=1)
     found = lines(golden, capsys)
     assert any("seeds 2 -> 1" in x for x in found)
@@ -60,38 +74,65 @@ def test_goldens_are_signed(repository, capsys):
 def test_new_and_deleted_files(repository, capsys):
     golden, store = repository
     store("third")
-    (golden / "other-synthetic.json").unlink()
+    (golden / "loss" / "other-synthetic.json").unlink()
     found = lines(golden, capsys)
-    assert "golden/other-synthetic.json: deleted" in found
-    assert any(x.startswith("golden/third-synthetic.json: nano on synthetic: new, 2 seeds") for x in found)
+    assert "golden/loss/other-synthetic.json: deleted" in found
+    assert any(x.startswith("golden/loss/third-synthetic.json: nano on synthetic: new, 2 seeds") for x in found)
 
 
 def test_rows_say_what_moved_and_why(repository, capsys):
     golden, _ = repository
-    text = LOSS.format(margin=0.01, why="twice as wide") + BOUND.format(value=28.1)
+    text = LOSS.format(margin=0.01, why="twice as wide") + RULE.format(low=27.6)
     added = '[[golden]]\nmodel = "1b"\nleast_seeds = 2\nwhy = "long runs"\n'
-    (golden / "tolerances.toml").write_text(text + added)
+    (golden / "policy.toml").write_text(text + added)
     assert lines(golden, capsys) == [
-        "golden/tolerances.toml: [[loss]] every cell: margin 0.005 -> 0.01 (+0.005), another why (twice as wide)",
-        "golden/tolerances.toml: [[bound]] check gemm, metric fprop sqnr: expect.te-current.gaussian 28.5 -> 28.1 (-0.4) (measured)",
-        "golden/tolerances.toml: + [[golden]] model 1b: least_seeds = 2 (long runs)",
+        "golden/policy.toml: [[loss]] every cell: margin 0.005 -> 0.01 (+0.005), another why (twice as wide)",
+        "golden/policy.toml: [[rule]] check gemm, metric fprop sqnr: low 28.0 -> 27.6 (-0.4) (measured)",
+        "golden/policy.toml: + [[golden]] model 1b: least_seeds = 2 (long runs)",
     ]
-    (golden / "tolerances.toml").write_text(LOSS.format(margin=0.005, why="at first"))
-    assert lines(golden, capsys) == ["golden/tolerances.toml: - [[bound]] check gemm, metric fprop sqnr (measured)"]
+
+
+def test_a_row_that_is_gone_is_named(repository, capsys):
+    golden, _ = repository
+    (golden / "policy.toml").write_text(LOSS.format(margin=0.005, why="at first"))
+    assert lines(golden, capsys) == ["golden/policy.toml: - [[rule]] check gemm, metric fprop sqnr (measured)"]
 
 
 def test_rows_that_share_a_key_are_told_apart(repository, capsys):
     golden, _ = repository
-    old = (golden / "tolerances.toml").read_text()
-    (golden / "tolerances.toml").write_text(old + LOSS.format(margin=0.02, why="a second row"))
-    assert lines(golden, capsys) == ["golden/tolerances.toml: + [[loss]] every cell (row 2): margin = 0.02 (a second row)"]
+    old = (golden / "policy.toml").read_text()
+    (golden / "policy.toml").write_text(old + LOSS.format(margin=0.02, why="a second row"))
+    assert lines(golden, capsys) == ["golden/policy.toml: + [[loss]] every cell (row 2): margin = 0.02 (a second row)"]
+
+
+def test_a_row_with_lists_of_names_is_known_by_them(repository, capsys):
+    golden, _ = repository
+    old = (golden / "policy.toml").read_text()
+    row = '[[loss]]\nrecipe = ["te-current", "te-block"]\nmargin = 0.02\nwhy = "a second row"\n'
+    (golden / "policy.toml").write_text(old + row)
+    assert lines(golden, capsys) == ["golden/policy.toml: + [[loss]] recipe te-current, te-block: margin = 0.02 (a second row)"]
+
+
+def test_measured_numbers_are_signed(repository, capsys):
+    golden, _ = repository
+    (golden / "numerics" / "shared.csv").write_text(NUMBERS + ONE.format(28.1) + TWO)
+    assert lines(golden, capsys) == [
+        "golden/numerics/shared.csv: gemm, fprop sqnr, gaussian, tiny, te-current, native: value 28.5 -> 28.1 (-0.4)",
+        "golden/numerics/shared.csv: + gemm, fprop sqnr, zero-row, tiny, te-current, native: 28.4",
+    ]
+
+
+def test_a_measured_number_that_is_gone_is_named(repository, capsys):
+    golden, _ = repository
+    (golden / "numerics" / "shared.csv").write_text(NUMBERS)
+    assert lines(golden, capsys) == ["golden/numerics/shared.csv: - gemm, fprop sqnr, gaussian, tiny, te-current, native"]
 
 
 def test_layout_alone_is_said(repository, capsys):
     golden, _ = repository
-    path = golden / "tolerances.toml"
+    path = golden / "policy.toml"
     path.write_text(f"# a comment\n{path.read_text()}")
-    assert lines(golden, capsys) == ["golden/tolerances.toml: only its layout or provenance changed"]
+    assert lines(golden, capsys) == ["golden/policy.toml: only its layout or provenance changed"]
 
 
 def test_throughput_goldens(repository, capsys, trajectory):
@@ -100,26 +141,16 @@ def test_throughput_goldens(repository, capsys, trajectory):
     def store(**ratios):
         cells = {
             f"{name} native": SpeedEntry(
-                ratio=r,
-                low=r,
-                high=r,
-                pairs=11,
-                memory=0.8,
-                tokens_per_second=1,
-                bf16_tokens_per_second=1,
-                mode="compiled",
-                tokens=8,
-                flops_per_token=6.0,
-                commit="c",
+                ratio=r, low=r, high=r, pairs=11, memory=0.8, tokens_per_second=1, bf16_tokens_per_second=1, mode="compiled",
+                tokens=8, flops_per_token=6.0, commit="c",
             )
             for name, r in ratios.items()
-        }
+        }  # fmt: skip
         made = SpeedGolden(gpu="H200", model="small", cells=cells, provenance=trajectory().provenance)
         write_json(golden / "throughput" / "h200" / "small.json", made)
 
     store(a=1.5, b=1.2)
-    subprocess.run(["git", "add", "-A"], cwd=golden, check=True)
-    subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "y"], cwd=golden, check=True)
+    commit(golden)
     store(a=1.4, c=1.1)
     name = "golden/throughput/h200/small.json"
     assert lines(golden, capsys) == [
@@ -129,11 +160,32 @@ def test_throughput_goldens(repository, capsys, trajectory):
     ]
 
 
-def test_what_cannot_be_read_is_2(repository, capsys):
+def test_verdicts_on_records_that_turn_are_named(repository, capsys, trajectory, tmp_path):
+    """A wider margin turns a failing recipe; BF16 stays as it is."""
+    golden, store = repository
+    store(seeds=3)
+    (golden / "loss" / "other-synthetic.json").unlink()
+    (golden / "policy.toml").write_text(LOSS.format(margin=0.005, why="the first reason"))
+    commit(golden)
+    (golden / "policy.toml").write_text(LOSS.format(margin=0.02, why="the second reason"))
+    for s, gap in enumerate((0.0101, 0.0104, 0.0097)):
+        for r in (trajectory(seed=s), trajectory("te-current", s, gap)):
+            write_json(tmp_path / "records" / name_of(r), r)
+    assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden), "--records", str(tmp_path / "records")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2] == "1 of the verdicts on 6 records turn"
+    assert out[-1].startswith("  te-current-nano-emulated loss parity: fail -> pass (the gap to BF16 is outside")
+
+
+def test_an_unknown_revision_is_2(repository, capsys):
     golden, _ = repository
     assert main(["golden", "diff", "nowhere", "--golden-dir", str(golden)]) == 2
     assert "nowhere" in capsys.readouterr().err
-    path = golden / "nano-synthetic.json"
+
+
+def test_a_damaged_golden_is_2(repository, capsys):
+    golden, _ = repository
+    path = golden / "loss" / "nano-synthetic.json"
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 7'))
     assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden)]) == 2
-    assert "golden/nano-synthetic.json: its checksum does not match" in capsys.readouterr().err
+    assert "golden/loss/nano-synthetic.json: its checksum does not match" in capsys.readouterr().err

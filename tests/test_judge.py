@@ -1,16 +1,16 @@
-"""Each verdict from made-up records, and the messages a person reads."""
+"""Loss parity: each verdict from made-up records, and the messages a person reads."""
 
 import math
 from pathlib import Path
 
 import pytest
-from fp8parity import judge, judge_loss
-from fp8parity.golden import from_runs
-from fp8parity.record import CellKey, Measurement, Measurements, NonFinite
-from fp8parity.tolerances import Bound, LossRow, Tolerances
+from fp8parity.judging import loss
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.records.schema import NonFinite
 
 ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")
-TABLE = Tolerances(path=Path("tolerances.toml"), loss=[ROW], bound=[], golden=[])
 
 
 @pytest.fixture
@@ -18,10 +18,13 @@ def golden(trajectory):
     return from_runs([trajectory(seed=s) for s in range(8)], [])
 
 
+def judged(candidates, controls, golden, row=ROW):
+    return loss.judge(candidates, controls, golden, Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers())
+
+
 def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **changes):
     candidates = [trajectory("te-current", s, g, **changes) for s, g in enumerate(gaps)]
-    paired = [trajectory(seed=s, gap=g) for s, g in enumerate(controls)]
-    return judge_loss.loss_parity(candidates, paired, golden, row, TABLE, last_look=True)
+    return judged(candidates, [trajectory(seed=s, gap=g) for s, g in enumerate(controls)], golden, row)
 
 
 @pytest.mark.parametrize(
@@ -49,34 +52,39 @@ def test_message_says_what_moved(trajectory, golden):
     assert "margin 0.50% (a made-up row)" in text
     assert "the recipe moved, not the framework" in text
     assert "8 seeds, torch 0, d" in text
+
+
+def test_message_says_that_the_framework_moved(trajectory, golden):
     moved = verdict(trajectory, golden, (0.0105, 0.0100, 0.0102), (0.0100, 0.0101, 0.0099)).message()
     assert "the framework moved, not the recipe" in moved
 
 
 def test_a_drifting_control_is_red_itself(trajectory, golden):
     runs = [trajectory(seed=s, gap=0.01 + 1e-4 * s) for s in range(3)]
-    found = judge_loss.loss_parity(runs, runs, golden, ROW, TABLE, last_look=True)
-    assert found.status == "drift"
+    assert judged(runs, runs, golden).status == "drift"
+
+
+def test_a_control_that_stayed_is_green(trajectory, golden):
     runs = [trajectory(seed=s, gap=1e-4 * s) for s in range(3)]
-    assert judge_loss.loss_parity(runs, runs, golden, ROW, TABLE, last_look=True).status == "pass"
+    assert judged(runs, runs, golden).status == "pass"
 
 
 def test_undecided_asks_for_more_seeds(trajectory, golden):
     candidates = [trajectory("te-current", s, g) for s, g in enumerate((-0.004, 0.001, 0.008))]
     controls = [trajectory(seed=s) for s in range(3)]
-    assert judge_loss.loss_parity(candidates, controls, golden, ROW, TABLE, last_look=False) is None
+    found = judged(candidates, controls, golden)
+    assert (found.status, found.green) == ("inconclusive", False)
+    assert found.loss.gap.n == 3
 
 
 def test_a_spike_in_the_middle_is_found_though_the_tail_is_fine(trajectory, golden):
     spiked = trajectory("te-current", 0, 1e-4).loss
     spiked[3] *= 3
     row = ROW.model_copy(update={"window": 2})
-    found = judge_loss.loss_parity(
-        [trajectory("te-current", 0, loss=spiked), *(trajectory("te-current", s, 1e-4) for s in (1, 2))],
-        [trajectory(seed=s) for s in range(3)], golden, row, TABLE, last_look=True,
-    )  # fmt: skip
+    runs = [trajectory("te-current", 0, loss=spiked), *(trajectory("te-current", s, 1e-4) for s in (1, 2))]
+    found = judged(runs, [trajectory(seed=s) for s in range(3)], golden, row)
     assert found.status == "fail"
-    assert found.first_out == 2
+    assert found.loss.first_out == 2
     assert "first out" in found.message()
 
 
@@ -113,33 +121,3 @@ def test_no_golden(trajectory):
     found = verdict(trajectory, None, (1e-4, 0, 0))
     assert found.status == "no-golden"
     assert "--golden-update" in found.message()
-
-
-def bounds(*rows):
-    return Tolerances(path=Path("t.toml"), loss=[], bound=list(rows), golden=[])
-
-
-def measured(*values):
-    cell = CellKey(model="nano", recipe="te-current", execution="emulated", corpus="synthetic")
-    rows = [Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
-    # model_construct: a judge reads numbers, not where they come from.
-    return Measurements.model_construct(cell=cell, check="gemm", values=rows, notes=[])
-
-
-BOUND = Bound(check="gemm", metric="fprop sqnr", expect={"te-current": {"g": 28.5}}, band=0.5, why="a made-up row")
-
-
-@pytest.mark.parametrize(("value", "status"), [(28.4, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (math.nan, "fail")])
-def test_bounds_are_two_sided(value, status):
-    assert judge.measurements(measured(value), bounds(BOUND)).status == status
-
-
-def test_an_unbounded_number_and_an_empty_check_are_errors():
-    assert judge.measurements(measured(28.5), bounds()).status == "error"
-    assert judge.measurements(measured(), bounds(BOUND)).status == "error"
-
-
-def test_the_last_matching_row_applies():
-    wide = Bound(check="gemm", metric="*", low=0, high=99, why="a made-up row")
-    assert judge.measurements(measured(50.0), bounds(BOUND, wide)).status == "pass"
-    assert judge.measurements(measured(50.0), bounds(wide, BOUND)).status == "fail"

@@ -6,17 +6,22 @@ import datetime
 import re
 
 import pytest
-from fp8parity import known
-from fp8parity.judge import Status, Verdict
-from fp8parity.record import CellKey
+from fp8parity.judging import known_failures
+from fp8parity.judging.known_failures import KnownFailures
+from fp8parity.judging.verdict import Status, Verdict
+from fp8parity.records.cell import Cell
 from fp8parity.report import view
 
 TODAY = datetime.date(2026, 3, 1)
-MATRIX = ("te-current-tiny-native", "te-current-tiny-emulated", "te-block-tiny-native")
+MATRIX = [
+    Cell(model="tiny", recipe=recipe, execution=execution)
+    for recipe, execution in (("te-current", "native"), ("te-current", "emulated"), ("te-block", "native"))
+]
 CHECKS = ("loss parity", "gemm")
 ENTRY = """
 [[known]]
-cell = "te-current-*-native"
+recipe = "te-current"
+execution = "native"
 check = "loss parity"
 status = "fail"
 link = "https://example.org/issues/7"
@@ -26,13 +31,13 @@ why = "the scale is applied twice"
 
 
 def verdict(status: Status = "fail", execution="native", check="loss parity", recipe="te-current") -> Verdict:
-    cell = CellKey(model="tiny", recipe=recipe, execution=execution, corpus="synthetic")
+    cell = Cell(model="tiny", recipe=recipe, execution=execution, corpus="synthetic")
     return Verdict(cell=cell, check=check, status=status, headline="the gap is outside")
 
 
-def entries(tmp_path, text=ENTRY, today=TODAY) -> known.KnownFailures:
-    (tmp_path / known.FILE).write_text(text)
-    return known.load(tmp_path, today)
+def entries(tmp_path, text=ENTRY, today=TODAY) -> KnownFailures:
+    (tmp_path / known_failures.FILE).write_text(text)
+    return known_failures.load(tmp_path, today)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +53,13 @@ def entries(tmp_path, text=ENTRY, today=TODAY) -> known.KnownFailures:
     ],
 )
 def test_only_the_very_failure_is_known(tmp_path, given, status):
-    found = entries(tmp_path).applied(given)
+    found = entries(tmp_path).mark(given)
     assert found.status == status
     assert found.green == (status in ("known", "pass"))
 
 
 def test_a_known_failure_says_what_it_was_until_when_and_where(tmp_path):
-    found = entries(tmp_path).applied(verdict())
+    found = entries(tmp_path).mark(verdict())
     assert found.headline == ("known fail until 2026-03-02: https://example.org/issues/7 (the scale is applied twice); the gap is outside")
     report = view.build([found], {}, [], "here")
     assert report.rows[0].status == "known"
@@ -69,19 +74,26 @@ def test_every_status_has_its_place_in_reports():
 
 def test_from_its_expiry_on_a_failure_is_red_again(tmp_path):
     late = entries(tmp_path, today=datetime.date(2026, 3, 2))
-    assert late.applied(verdict()).status == "fail"
-    assert late.complaints([late.applied(verdict())], MATRIX, CHECKS) == [
-        f"{tmp_path / known.FILE}:2: expired on 2026-03-02: te-current-*-native loss parity (https://example.org/issues/7); "
-        "fix it, or renew it with a reason"
+    assert late.mark(verdict()).status == "fail"
+    assert late.problems([late.mark(verdict())], MATRIX, CHECKS) == [
+        f"{tmp_path / known_failures.FILE}:2: expired on 2026-03-02: recipe te-current; execution native, loss parity "
+        "(https://example.org/issues/7); fix it, or renew it with a reason"
     ]
-    assert late.complaints([verdict(check="gemm"), verdict(recipe="te-block")], MATRIX, CHECKS) == []  # not made here
-    assert entries(tmp_path).complaints([verdict("known")], MATRIX, CHECKS) == []
+
+
+def test_an_expired_entry_whose_check_was_not_made_here_is_no_problem(tmp_path):
+    late = entries(tmp_path, today=datetime.date(2026, 3, 2))
+    assert late.problems([verdict(check="gemm"), verdict(recipe="te-block")], MATRIX, CHECKS) == []
+
+
+def test_an_entry_that_has_not_expired_is_no_problem(tmp_path):
+    assert entries(tmp_path).problems([verdict("known")], MATRIX, CHECKS) == []
 
 
 @pytest.mark.parametrize(("strict", "status", "red"), [(True, "pass", 1), (False, "pass", 0), (False, "fail", 1), (True, "fail", 1)])
 def test_an_expired_entry_that_is_not_strict_lets_green_be(tmp_path, strict, status, red):
     late = entries(tmp_path, ENTRY + f"strict = {str(strict).lower()}", datetime.date(2026, 3, 2))
-    assert len(late.complaints([verdict(status)], MATRIX, CHECKS)) == red
+    assert len(late.problems([verdict(status)], MATRIX, CHECKS)) == red
 
 
 @pytest.mark.parametrize(
@@ -94,25 +106,42 @@ def test_an_expired_entry_that_is_not_strict_lets_green_be(tmp_path, strict, sta
         (ENTRY, [verdict("pass")], "te-current-tiny-native loss parity is green now; remove the entry"),
         (ENTRY, [verdict("improved")], "is green now"),
         (ENTRY + "strict = false", [verdict("pass"), verdict("known")], None),
-        (ENTRY.replace("te-current-*", "te-curent-*") + "strict = false", [], "'te-curent-*-native' matches no cell of the whole matrix"),
-        (ENTRY.replace("te-current-*", "te-curent-*"), [], "'te-curent-*-native' matches no cell of the whole matrix"),
-        (ENTRY.replace("loss parity", "los parity"), [], "'los parity' matches no check; known: loss parity, gemm"),
         (
-            ENTRY.replace("te-current-*", "te-*"),
+            ENTRY.replace("te-current", "te-curent") + "strict = false",
+            [],
+            "recipe te-curent; execution native selects no cell of the whole",
+        ),
+        (ENTRY.replace("te-current", "te-curent"), [], "recipe te-curent; execution native selects no cell of the whole matrix"),
+        (ENTRY.replace("loss parity", "los parity"), [], "there is no check 'los parity'; known: loss parity, gemm"),
+        (
+            ENTRY.replace('"te-current"', '["te-current", "te-block"]'),
             [verdict("known"), verdict("pass", recipe="te-block")],
             "te-block-tiny-native loss parity is",
         ),
+        (ENTRY + 'corpus = "text:x"', [], None),
     ],
 )
 def test_entries_are_strict(tmp_path, text, verdicts, words):
-    found = entries(tmp_path, text).complaints(verdicts, MATRIX, CHECKS)
+    found = entries(tmp_path, text).problems(verdicts, MATRIX, CHECKS)
     assert (words is None and not found) or (words is not None and len(found) == 1 and words in found[0])
 
 
+def test_a_command_without_a_matrix_does_not_ask_for_cells_and_checks(tmp_path):
+    text = ENTRY.replace("te-current", "te-curent").replace("loss parity", "los parity")
+    assert entries(tmp_path, text).problems([], None, None) == []
+
+
+def test_the_cells_of_an_entry_in_words(tmp_path):
+    [entry] = entries(tmp_path).entries
+    assert entry.cells == "recipe te-current; execution native"
+    [everything] = entries(tmp_path, ENTRY.replace('recipe = "te-current"\nexecution = "native"\n', "")).entries
+    assert everything.cells == "every cell"
+
+
 def test_the_second_entry_is_named_by_its_own_line(tmp_path):
-    found = entries(tmp_path, ENTRY + ENTRY.replace("te-current", "nothing")).complaints([], MATRIX, CHECKS)
+    found = entries(tmp_path, ENTRY + ENTRY.replace("te-current", "nothing")).problems([], MATRIX, CHECKS)
     assert len(found) == 1
-    assert f"{known.FILE}:10: " in found[0]
+    assert f"{known_failures.FILE}:11: " in found[0]
 
 
 @pytest.mark.parametrize(
@@ -126,16 +155,17 @@ def test_the_second_entry_is_named_by_its_own_line(tmp_path):
         ("2026-03-02", '"soon"', "key expires"),
         ("the scale is applied twice", "x", "key why"),
         ("check =", "chek =", "key check: Field required"),
+        ('recipe = "te-current"', 'recipe = "te-*"', "key recipe: .*'te-\\*' is a pattern; list the names"),
         ("[[known]]", "[[knwon]]", "unknown table 'knwon'; known: known"),
     ],
 )
 def test_malformed_entries_name_file_line_and_key(tmp_path, old, new, message):
-    with pytest.raises(ValueError, match=re.escape(known.FILE) + r".*" + message):
+    with pytest.raises(ValueError, match=re.escape(known_failures.FILE) + r".*" + message):
         entries(tmp_path, ENTRY.replace(old, new))
 
 
 def test_no_file_is_no_known_failure(tmp_path):
-    none = known.load(tmp_path, TODAY)
-    assert none.entries == []
-    assert none.applied(verdict()).status == "fail"
-    assert none.complaints([verdict()], MATRIX, CHECKS) == []
+    none = known_failures.load(tmp_path, TODAY)
+    assert none.entries == ()
+    assert none.mark(verdict()).status == "fail"
+    assert none.problems([verdict()], MATRIX, CHECKS) == []

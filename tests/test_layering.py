@@ -1,4 +1,4 @@
-"""The road has one direction: what judges and reports imports no torch, and vendors have one door each."""
+"""The plan of the house: which room may import which, which modules import no torch, and who may import vendors and pytest."""
 
 from __future__ import annotations
 
@@ -10,69 +10,56 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
-PARTS = [
-    f"{folder}.{path.stem}"
-    for folder in ("report", "compare")
-    for path in sorted((PACKAGE / folder).glob("*.py"))
-    if path.stem != "__init__"
-]
-RIGHT_OF_RECORD = (
-    "record",
-    "golden",
-    "tolerances",
-    "statistics",
-    "judge",
-    "report",
-    *PARTS,
-    "cli",
-    "gate",
-    "names",
-    "compare",
-    "golden_diff",
-    "judge_first",
-    "judge_loss",
-    "judge_set",
-    "judge_speed",
-    "known",
-    "record_set",
-    "storage",
-)
-TORCH_FREE = (
-    *RIGHT_OF_RECORD,
-    "schedule",
-    "recipes",
-    "recipes.catalog",
-    "recipes.spec",
-    "cells",
-    "session",
-    "plugin",
-    "road",
-    "state",
-    "hooks",
-)
-LEFT = {
-    "run",
-    "checks",
-    "models",
-    "corpus",
-    "emulation",
-    "scaling",
-    "formats",
-    "recipes",
-    "provenance",
-    "session",
-    "plugin",
-    "road",
-    "state",
-    "cells",
+
+ROOMS = {
+    "did_you_mean": "",
+    "old_paths": "",
+    "records": "did_you_mean",
+    "numerics": "",
+    "workload": "numerics records did_you_mean",
+    "recipes": "workload numerics records did_you_mean",
+    "training": "recipes workload numerics records",
+    "checks": "training recipes workload numerics records did_you_mean",
+    "runner": "checks training recipes workload records did_you_mean",
+    "judging": "records",
+    "report": "judging records",
+    "gate": "report judging runner checks training recipes workload records did_you_mean",
+    "cli": "report judging training recipes records did_you_mean",
+    "plugin": "",
+    "__main__": "cli",
+    "__init__": "old_paths",
 }
+"""Room (a folder, or a module of the package itself) -> the rooms that it may import, in functions too. Left of the records is torch
+and no judgement; right of them is judgement and no torch; only gate and cli see both sides."""
+
+TORCH_FREE = {
+    "records": None,
+    "judging": None,
+    "report": None,
+    "gate": None,
+    "did_you_mean": None,
+    "old_paths": None,
+    "cli": None,
+    "numerics": {"spec"},
+    "workload": {"schedule", "presets"},
+    "recipes": {"__init__", "catalogue", "conversion", "matrix", "recipe", "registry"},
+}
+"""Room -> its modules that are importable without torch (None: all of them)."""
 
 
-def imports(path: Path, *, top_level: bool) -> set[str]:
-    """Modules that a file imports; with ``top_level`` those of its module body alone (not of functions, nor for types)."""
-    tree = ast.parse(path.read_text())
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path) -> set[str]:
+    """Names that a file imports, in functions and for types too."""
     found: set[str] = set()
-    for node in tree.body if top_level else ast.walk(tree):
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -80,52 +67,80 @@ def imports(path: Path, *, top_level: bool) -> set[str]:
     return found
 
 
-def file_of(module: str) -> Path:
-    path = PACKAGE / module.replace(".", "/")
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+def rooms_imported(path: Path) -> set[str]:
+    inside = {name.split(".")[1] for name in imports(path) if name.startswith("fp8parity.")}
+    return inside - {room_of(path)}
 
 
-@pytest.mark.parametrize("module", TORCH_FREE)
-def test_imports_without_torch(module):
-    code = f"import fp8parity.{module}, sys; assert 'torch' not in sys.modules, 'torch was imported'"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+WITHOUT_TORCH = [p for p in MODULES if room_of(p) in TORCH_FREE and (TORCH_FREE[room_of(p)] is None or p.stem in TORCH_FREE[room_of(p)])]
+
+
+def test_every_room_is_in_the_plan():
+    assert {room_of(p) for p in MODULES} == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_follow_the_plan(path):
+    assert rooms_imported(path) <= set(ROOMS[room_of(path)].split())
+
+
+def test_the_plan_has_no_circle():
+    """Rooms can be put in a row in which each one imports only those before it."""
+    left, placed = dict(ROOMS), set()
+    while left:
+        ready = [room for room, may in left.items() if set(may.split()) <= placed]
+        assert ready, f"a circle among {sorted(left)}"
+        placed |= set(ready)
+        left = {room: may for room, may in left.items() if room not in placed}
+
+
+def test_every_permission_is_used():
+    used: dict[str, set[str]] = {}
+    for path in MODULES:
+        used.setdefault(room_of(path), set()).update(rooms_imported(path))
+    assert {room: sorted(used[room]) for room in ROOMS} == {room: sorted(may.split()) for room, may in ROOMS.items()}
+
+
+def test_modules_right_of_the_records_import_no_torch():
+    """All in one process: the first one that imports torch is named."""
+    names = [name_of(p) for p in WITHOUT_TORCH]
+    code = f"import importlib, sys\nfor n in {names}:\n    importlib.import_module(n)\n    assert 'torch' not in sys.modules, n"
     done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-PURE = tuple(m for m in RIGHT_OF_RECORD if m not in ("cli", "gate"))
-
-
-@pytest.mark.parametrize("module", PURE)
-def test_nothing_right_of_the_record_looks_back(module):
-    own = {
-        name.removeprefix("fp8parity.").split(".")[0] for name in imports(file_of(module), top_level=False) if name.startswith("fp8parity")
-    }
-    assert not own & LEFT
+@pytest.mark.parametrize("room", ["records", "judging", "report"])
+def test_nothing_right_of_the_records_names_torch(room):
+    assert not [p for p in MODULES if room_of(p) == room and any(n.split(".")[0] == "torch" for n in imports(p))]
 
 
 @pytest.mark.parametrize(
     ("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})]
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
-    found = {
-        path.name
-        for path in PACKAGE.rglob("*.py")
-        if any(name == vendor or name.startswith((f"{vendor}.", f"{vendor}_")) for name in imports(path, top_level=False))
-    }
-    assert found == doors
+    found = {p for p in MODULES if any(n == vendor or n.startswith((f"{vendor}.", f"{vendor}_")) for n in imports(p))}
+    assert {p.name for p in found} == doors
+    assert {p.parent.name for p in found} == {"adapters"}
 
 
-def test_only_the_plugin_and_its_parts_use_pytest():
-    users = {p.name for p in PACKAGE.rglob("*.py") if any(n.split(".")[0] == "pytest" for n in imports(p, top_level=False))}
-    assert users == {"plugin.py", "state.py", "road.py", "gate.py"}
+def test_only_the_gate_uses_pytest():
+    assert {room_of(p) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))} == {"gate"}
 
 
 def test_suites_are_short_and_only_claim():
     for path in (PACKAGE.parents[1] / "suites").rglob("*.py"):
         assert len(path.read_text().splitlines()) < 80, path
-        assert imports(path, top_level=False) <= {"pytest"}, path
+        assert imports(path) <= {"pytest"}, path
 
 
 def test_modules_stay_small():
     long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 300}
     assert not long
+
+
+def test_a_wrong_import_is_seen(tmp_path):
+    """What reads imports sees those of functions, and of modules as well as of names."""
+    planted = tmp_path / "planted.py"
+    planted.write_text("def f():\n    from fp8parity import judging\n    import torch.nn\n")
+    assert {"fp8parity.judging", "torch.nn"} <= imports(planted)

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fp8parity import locks
-from fp8parity.cells import device_of
-from fp8parity.models import MODELS
-from fp8parity.session import use_of
+from fp8parity.runner import use_of
+from fp8parity.training import locks
+from fp8parity.training.hardware import device_of
+from fp8parity.workload.models import MODELS
 
 HOLD = """
 import sys
 from pathlib import Path
-from fp8parity import locks
+from fp8parity.training import locks
 with locks.gpu(Path(sys.argv[1]), sys.argv[2], sys.argv[3]):
     print("held", flush=True)
     sys.stdin.readline()

@@ -5,9 +5,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from fp8parity import corpus, models, prng, synthetic
-from fp8parity.models import MODELS, ModelConfig, build, weights_hash
-from fp8parity.schedule import SCHEDULES, spec_hash
+from fp8parity.numerics import prng
+from fp8parity.workload import corpus, models, synthetic
+from fp8parity.workload.models import MODELS, ModelConfig, build, weights_hash
+from fp8parity.workload.schedule import SCHEDULES, spec_hash
 
 SMALL = ModelConfig("x", dim=32, layers=2, heads=4, kv_heads=2, hidden=64, bias=True, tied=True)
 
@@ -27,7 +28,7 @@ def test_normal_draws():
 
 
 def test_below_is_uniform():
-    counts = np.bincount(prng.below(7, 1, 0, 70_000).numpy(), minlength=7)
+    counts = np.bincount(prng.randint(7, 1, 0, 70_000).numpy(), minlength=7)
     assert len(counts) == 7
     assert abs(counts - 10_000).max() < 500
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fp8parity import steps
-from fp8parity.cells import Cell
 from fp8parity.checks import modes
-from fp8parity.emulation import DelayedScale, EmulatedLinear
-from fp8parity.recipes.spec import LinearSpec
+from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
+from fp8parity.numerics.spec import LinearSpec
+from fp8parity.training import step as steps
+from sessions import cell
 
-CELL = Cell("te-current", "emulated", "nano")
+CELL = cell("te-current", "emulated", "nano")
 REAL = steps.make
 
 
@@ -70,8 +70,8 @@ def judged(session, eager, monkeypatch):
             monkeypatch.setattr(steps, "compile_blocks", compile_blocks)
         real = steps.make
 
-        def make(applied, masters, schedule, mode):
-            terms = applied, masters, schedule
+        def make(converted, optimizer, schedule, mode):
+            terms = converted, optimizer, schedule
             return Replay(CHANGES[change], *terms) if mode.endswith("graphed") else real(*terms, "eager")
 
         monkeypatch.setattr(steps, "make", make)
@@ -83,7 +83,7 @@ def judged(session, eager, monkeypatch):
 
 
 def test_sound_steps_are_green(judged):
-    assert judged(cell=Cell("bf16", "native", "nano")) == set()
+    assert judged(cell=cell("bf16", "native", "nano")) == set()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_compilation_breaks_is_found(judged, compile_blocks, red):
 
 
 def test_a_scale_that_was_compiled_in_is_found(judged):
-    red = judged(scales_compiled_in, cell=Cell("te-delayed", "emulated", "nano"))
+    red = judged(scales_compiled_in, cell=cell("te-delayed", "emulated", "nano"))
     assert {"compiled graphs", "compiled difference"} <= red
 
 
@@ -114,12 +114,12 @@ def test_what_a_graph_captured_for_good_is_found(judged, change):
 
 
 def test_a_fused_layer_is_graphed_alone(session):
-    subject = replace(session._subject(CELL), execution="fused")
+    spec = replace(session.spec(CELL), execution="fused")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modes, "_gradients", lambda subject, mode: [torch.tensor([1.0, 2.0 + (mode == "graphed")])])
-        found = modes.measure(subject)[0]
+        patch.setattr(modes, "_gradients", lambda spec, mode: [torch.tensor([1.0, 2.0 + (mode == "graphed")])])
+        found = modes.measure(spec)[0]
     assert {m.metric: m.value for m in found} == {"graphed difference": pytest.approx(1 / 5**0.5)}
 
 
 def test_a_cpu_is_left_out_with_its_reason(session):
-    assert session.why_not("modes", CELL) == "compiled and graphed steps are compared on a GPU"
+    assert session.skip_reason("modes", CELL) == "compiled and graphed steps are compared on a GPU"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fp8parity import golden as goldens
-from fp8parity.storage import load_record
+from fp8parity.judging import loss_goldens
+from fp8parity.records.storage import load_record
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S).group(1)
@@ -28,7 +28,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (tmp_path / "suites").symlink_to(ROOT / "suites")
     (tmp_path / "golden").mkdir()
-    (tmp_path / "golden" / "tolerances.toml").write_text(
+    (tmp_path / "golden" / "policy.toml").write_text(
         '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nwhy = "twelve steps of one layer"\n'
         '[[golden]]\nleast_seeds = 3\nwhy = "twelve steps of one layer"\n'
     )
@@ -60,7 +60,7 @@ def record_golden(project: Path) -> None:
 def test_the_road_from_golden_to_report(project):
     """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
     record_golden(project)
-    stored = goldens.load(project / "golden", "nano", "synthetic")
+    stored = loss_goldens.load(project / "golden")["nano", "synthetic"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
     shutil.rmtree(project / ".parity")
@@ -93,7 +93,7 @@ def test_the_road_from_golden_to_report(project):
     assert "my-rowwise" in judged.stdout
 
     # A tampered and a truncated golden are refused by name.
-    path = project / "golden" / "nano-synthetic.json"
+    path = project / "golden" / "loss" / "nano-synthetic.json"
     whole = path.read_text()
     path.write_text(whole.replace('"seed": 1', '"seed": 7'))
     broken = start(project, "--recipe", "bf16", "--parity-resume")
@@ -109,12 +109,12 @@ def test_golden_update_refuses(project):
     assert "CI never records goldens" in in_ci.stdout
     few = start(project, "--golden-update", "--seeds", "2", "--parity-resume")
     assert few.returncode == 1
-    assert "2 seeds; golden/tolerances.toml asks for 3" in few.stdout
+    assert "2 seeds; golden/policy.toml asks for 3" in few.stdout
     (project / "dirty.txt").write_text("x")
     dirty = start(project, "--golden-update", "--seeds", "3")
     assert dirty.returncode == 1
     assert "uncommitted changes" in dirty.stdout
-    assert not list((project / "golden").glob("*.json"))
+    assert not list((project / "golden").rglob("*.json"))
 
 
 def test_without_a_golden_it_is_red(project):
@@ -127,7 +127,7 @@ def test_without_a_golden_it_is_red(project):
 def test_another_corpus(project):
     done = start(project, "--golden-update", "--corpus", "counting:20000")
     assert done.returncode == 0, done.stdout
-    assert (project / "golden" / "nano-counting_20000.json").exists()
+    assert (project / "golden" / "loss" / "nano-counting_20000.json").exists()
 
 
 def test_a_killed_run_keeps_its_finished_cells(project):
@@ -206,12 +206,12 @@ def test_header_and_ids(project):
     assert "runs here: bf16" in header
 
 
-def test_malformed_tolerances_name_file_line_and_key(project):
-    path = project / "golden" / "tolerances.toml"
+def test_a_malformed_policy_names_file_line_and_key(project):
+    path = project / "golden" / "policy.toml"
     path.write_text(path.read_text().replace("margin = 0.1", 'margin = "wide"'))
     done = start(project, "--recipe", "bf16")
     assert done.returncode == 1
-    assert "tolerances.toml:1: [[loss]] key margin" in done.stdout
+    assert "policy.toml:1: [[loss]] key margin" in done.stdout
 
 
 def test_dimensions_that_a_recipe_cannot_take(project):

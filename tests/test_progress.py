@@ -10,7 +10,7 @@ import sys
 CODE = """
 import os, sys
 from contextlib import contextmanager
-from fp8parity import progress
+from fp8parity.gate import progress
 
 terminal, held = os.dup(2), os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
 

@@ -4,11 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fp8parity import models, recipes
-from fp8parity.cells import Cell, Here, detect, executions, matrix, platforms, reason_not
-from fp8parity.recipes import RECIPES, apply, torchao, why_not
-from fp8parity.recipes.spec import BF16, LinearSpec, Operand
-from fp8parity.session import presets
+from fp8parity import recipes
+from fp8parity.gate.selection import cell_skip_reason
+from fp8parity.numerics.spec import BF16, LinearSpec, Operand
+from fp8parity.recipes import RECIPES, apply, registry
+from fp8parity.recipes.adapters import torchao
+from fp8parity.recipes.matrix import executions, matrix, platforms
+from fp8parity.recipes.registry import skip_reason
+from fp8parity.training.hardware import Hardware, detect
+from fp8parity.workload import models
+from fp8parity.workload.presets import presets
+from sessions import cell
 from torch import nn
 
 TORCHAO = [r for r in RECIPES.values() if r.adapter == "torchao"]
@@ -41,12 +47,12 @@ def test_the_catalogue_itself():
 @pytest.mark.parametrize("execution", ["emulated", "core"])
 @pytest.mark.parametrize("recipe", TORCHAO, ids=lambda r: r.name)
 def test_inventory_names_every_projection_and_not_the_head(recipe, execution):
-    applied = apply(tiny(), recipe, execution, tokens=512)
-    assert len(applied.inventory) == 4 * 7
-    assert "lm_head" not in {c.fqn for c in applied.inventory}
-    for c in applied.inventory:
+    converted = apply(tiny(), recipe, execution, tokens=512)
+    assert len(converted.inventory) == 4 * 7
+    assert "lm_head" not in {c.fqn for c in converted.inventory}
+    for c in converted.inventory:
         assert str(recipe.linear.fprop_x) in c.config
-    assert type(applied.model.lm_head) is nn.Linear
+    assert type(converted.model.lm_head) is nn.Linear
 
 
 def test_filters_by_name():
@@ -109,48 +115,48 @@ def test_automodel_options():
 def test_the_no_op_is_reported_as_one():
     recipe = replace(RECIPES["ao-tensorwise"], options=(("force_recompute_fp8_weight_in_bwd", True),))
     with pytest.warns(UserWarning, match="does nothing"):
-        applied = apply(tiny(), recipe, "emulated", tokens=512)
-    assert "force_recompute_fp8_weight_in_bwd=True (does nothing)" in applied.inventory[0].config
+        converted = apply(tiny(), recipe, "emulated", tokens=512)
+    assert "force_recompute_fp8_weight_in_bwd=True (does nothing)" in converted.inventory[0].config
 
 
 def test_unknown_names_are_answered_with_near_ones():
     with pytest.raises(ValueError, match="unknown recipe 'te-curent': did you mean te-current"):
         recipes.get("te-curent")
     with pytest.raises(ValueError, match="unknown execution"):
-        why_not(RECIPES["te-block"], "fast", None)
+        skip_reason(RECIPES["te-block"], "fast", None)
 
 
 def test_where_each_recipe_runs():
-    assert "needs a GPU of sm_90" in why_not(RECIPES["te-current"], "native", None)
-    assert "needs sm_100 and below sm_120; this GPU is sm_90" in why_not(RECIPES["te-mxfp8"], "native", (9, 0))
-    assert "this GPU is sm_100" in why_not(RECIPES["te-block"], "native", (10, 0))
-    assert why_not(RECIPES["ao-tensorwise"], "native", (9, 0)) is None
-    assert why_not(RECIPES["bf16"], "native", None) is None
+    assert "needs a GPU of sm_90" in skip_reason(RECIPES["te-current"], "native", None)
+    assert "needs sm_100 and below sm_120; this GPU is sm_90" in skip_reason(RECIPES["te-mxfp8"], "native", (9, 0))
+    assert "this GPU is sm_100" in skip_reason(RECIPES["te-block"], "native", (10, 0))
+    assert skip_reason(RECIPES["ao-tensorwise"], "native", (9, 0)) is None
+    assert skip_reason(RECIPES["bf16"], "native", None) is None
 
 
 def test_markers_of_cells():
-    assert platforms(Cell("te-current", "native", "tiny")) == ["h100", "b200"]
-    assert platforms(Cell("te-current", "emulated", "tiny")) == ["cpu"]
-    assert platforms(Cell("te-mxfp8", "emulated", "tiny")) == ["cpu", "h100"]
-    assert platforms(Cell("te-block", "native", "tiny")) == ["h100"]
-    assert platforms(Cell("bf16", "native", "tiny")) == ["cpu", "h100", "b200"]
+    assert platforms(cell("te-current", "native", "tiny")) == ["h100", "b200"]
+    assert platforms(cell("te-current", "emulated", "tiny")) == ["cpu"]
+    assert platforms(cell("te-mxfp8", "emulated", "tiny")) == ["cpu", "h100"]
+    assert platforms(cell("te-block", "native", "tiny")) == ["h100"]
+    assert platforms(cell("bf16", "native", "tiny")) == ["cpu", "h100", "b200"]
 
 
 def test_each_recipe_runs_once_a_machine(monkeypatch):
     """--execution auto: for any machine, every recipe has exactly one execution that is not skipped, and its fused form beside
     native kernels."""
-    monkeypatch.setattr(recipes, "installed", lambda package: True)
-    for here in (Here("cpu", "cpu", None), Here("h100", "cuda", (9, 0)), Here("b200", "cuda", (10, 0))):
-        running = [c for c in matrix(["tiny"]) if reason_not(c, here, "auto") is None]
-        assert sorted(c.recipe for c in running if c.execution != "fused") == sorted(RECIPES), here
+    monkeypatch.setattr(registry, "installed", lambda package: True)
+    for hardware in (Hardware("cpu", "cpu", None), Hardware("h100", "cuda", (9, 0)), Hardware("b200", "cuda", (10, 0))):
+        running = [c for c in matrix(["tiny"]) if cell_skip_reason(c, hardware, None) is None]
+        assert sorted(c.recipe for c in running if c.execution != "fused") == sorted(RECIPES), hardware
         native = {c.recipe for c in running if c.execution == "native" and c.recipe.startswith("te-")}
-        assert {c.recipe for c in running if c.execution == "fused"} == native, here
+        assert {c.recipe for c in running if c.execution == "fused"} == native, hardware
 
 
 def test_a_missing_package_is_a_reason(monkeypatch):
-    monkeypatch.setattr(recipes, "installed", lambda package: False)
-    assert "transformer_engine, which is not installed" in why_not(RECIPES["te-current"], "native", (9, 0))
-    assert "torchao, which is not installed" in why_not(RECIPES["ao-rowwise"], "emulated", None)
+    monkeypatch.setattr(registry, "installed", lambda package: False)
+    assert "transformer_engine, which is not installed" in skip_reason(RECIPES["te-current"], "native", (9, 0))
+    assert "torchao, which is not installed" in skip_reason(RECIPES["ao-rowwise"], "emulated", None)
 
 
 def test_ids_do_not_depend_on_the_machine():
@@ -158,7 +164,7 @@ def test_ids_do_not_depend_on_the_machine():
     assert len(ids) == len(set(ids)) == 5 * (1 + 9 * 2 + 5)
     assert "te-current-tiny-emulated" in ids
     assert executions(RECIPES["bf16"]) == ("native",)
-    assert detect("cpu") == Here("cpu", "cpu", None, "cpu")
+    assert detect("cpu") == Hardware("cpu", "cpu", None, "cpu")
 
 
 def test_transposes():
@@ -177,5 +183,5 @@ def test_transposes():
 def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version, why):
     """torchao 0.17.0 has no MXFP8Linear: the cell says so instead of failing on an import."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
-    assert recipes.why_not(recipes.get("ao-mxfp8"), "emulated", None) == why
-    assert recipes.why_not(recipes.get("ao-rowwise"), "emulated", None) is None
+    assert skip_reason(recipes.get("ao-mxfp8"), "emulated", None) == why
+    assert skip_reason(recipes.get("ao-rowwise"), "emulated", None) is None

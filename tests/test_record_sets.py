@@ -7,12 +7,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fp8parity import record_set
 from fp8parity.cli import main
-from fp8parity.golden import from_runs, path_of
-from fp8parity.record import SCHEMA
-from fp8parity.record_set import load, machines, merge, save, what
-from fp8parity.storage import checksum, file_name, load_record, load_records, upgrade, write_json
+from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.records.schema import SCHEMA
+from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
+from fp8parity.records.storage import checksum, load_record, load_records, name_of, upgrade, write_json
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
 WIDER = (1e-4, 4e-4, -3e-4)
@@ -33,7 +32,7 @@ def shard(trajectory):
 
 def put(folder: Path, records) -> Path:
     for r in records:
-        write_json(folder / file_name(r.cell, what(r)), r)
+        write_json(folder / name_of(r), r)
     return folder
 
 
@@ -43,19 +42,30 @@ def test_a_zip_holds_the_same_records_and_the_same_bytes(shard, tmp_path):
         save(load([folder]), tmp_path / name)
     assert load_records(tmp_path / "one.zip") == load_records(folder)
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+
+
+def test_a_zip_is_never_written_over(shard, tmp_path):
+    folder = put(tmp_path / "a", shard("te-current", "s"))
+    save(load([folder]), tmp_path / "one.zip")
     with pytest.raises(ValueError, match=r"one.zip holds records already"):
         save(load([folder]), tmp_path / "one.zip")
 
 
-def test_a_damaged_zip_and_a_tampered_member_are_named(shard, tmp_path):
+def test_a_damaged_zip_is_named(tmp_path):
     (tmp_path / "bad.zip").write_bytes(b"PK no")
     with pytest.raises(ValueError, match=r"bad.zip: not a whole .zip"):
         load_records(tmp_path / "bad.zip")
+
+
+def test_a_tampered_member_of_a_zip_is_named(shard, tmp_path):
     record = write_json(tmp_path / "r.json", shard("te-current", "s")[0])
     with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
         archive.writestr("x.json", record.read_text().replace('"seed": 0', '"seed": 1'))
     with pytest.raises(ValueError, match=r"t.zip/x.json: its checksum does not match"):
         load_records(tmp_path / "t.zip")
+
+
+def test_an_empty_zip_is_named(tmp_path):
     with zipfile.ZipFile(tmp_path / "e.zip", "w"):
         pass
     with pytest.raises(ValueError, match=r"e.zip holds no records"):
@@ -141,7 +151,7 @@ def test_one_session_cannot_hold_two_controls(shard):
 def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, capsys):
     """Planted: machine H200 is 2% off as a whole. Against its own control the recipe is fine; against EPYC's it is not."""
     a, b = shard("te-current", "one"), shard("te-current", "two", device="H200", shift=0.02)
-    (tmp_path / "tolerances.toml").write_text(TOML)
+    (tmp_path / "policy.toml").write_text(TOML)
     golden = from_runs([r for r in a if r.cell.recipe == "bf16"], [])
     write_json(path_of(tmp_path, "nano", "synthetic"), golden)
     sets = [str(put(tmp_path / name, records)) for name, records in (("a", a), ("b", b))]
@@ -159,7 +169,7 @@ def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, c
 def test_a_candidate_without_a_control_of_its_own_machine_is_an_error(shard, tmp_path, capsys):
     records = [r for r in shard("te-current", "one") if r.cell.recipe == "bf16"]
     records += [r for r in shard("te-current", "two", device="H200") if r.cell.recipe != "bf16"]
-    (tmp_path / "tolerances.toml").write_text(TOML)
+    (tmp_path / "policy.toml").write_text(TOML)
     assert main(["judge", str(put(tmp_path / "a", records)), "--golden-dir", str(tmp_path)]) == 1
     assert "0 seeds have a BF16 control of the same machine and packages on record; 2 are needed" in capsys.readouterr().out
 
@@ -168,8 +178,8 @@ def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
     runs = [trajectory(seed=s) for s in range(3)]
     for name, margin in (("new", "0.02"), ("old", "0.005")):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "tolerances.toml").write_text(TOML.replace("0.005", margin))
-    write_json(path_of(tmp_path / "new", "nano", "synthetic"), from_runs(runs, []))
+        (tmp_path / name / "policy.toml").write_text(TOML.replace("0.005", margin))
+        write_json(path_of(tmp_path / name, "nano", "synthetic"), from_runs(runs, []))
     records = put(tmp_path / "r", runs + [trajectory("te-current", s, 0.01 + WIDER[s]) for s in range(3)])
     arguments = ["judge", str(records), "--golden-dir", str(tmp_path / "new"), "--against"]
     assert main([*arguments, str(tmp_path / "old")]) == 0
@@ -180,14 +190,20 @@ def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
     assert "0 of 2 verdicts differ" in capsys.readouterr().out
 
 
-def test_origins_differ_by_packages_driver_and_environment(trajectory):
+@pytest.mark.parametrize(
+    ("field", "value"), [("packages", {"torch": "1"}), ("driver", "570"), ("environment", {"NVTE_X": "1"}), ("device", "e")]
+)
+def test_environments_differ_by_packages_driver_and_variables(trajectory, field, value):
     plain = trajectory()
-    for field, value in (("packages", {"torch": "1"}), ("driver", "570"), ("environment", {"NVTE_X": "1"}), ("device", "e")):
-        other = trajectory(provenance=plain.provenance.model_copy(update={field: value}))
-        assert len(machines([plain, other])) == 2, field
+    other = trajectory(provenance=plain.provenance.model_copy(update={field: value}))
+    assert len(machines([plain, other])) == 2
+
+
+def test_commit_and_threads_make_no_other_environment(trajectory):
+    plain = trajectory()
     elsewhere = trajectory(provenance=plain.provenance.model_copy(update={"commit": "x", "threads": 8}))
     assert len(machines([plain, elsewhere])) == 1
-    assert record_set.Origin.of(plain).facts == {"torch": "0"}
+    assert EnvironmentKey.of(plain).facts == {"torch": "0"}
 
 
 def test_where_a_cache_lies_makes_no_other_machine(trajectory):
@@ -201,16 +217,22 @@ def test_where_a_cache_lies_makes_no_other_machine(trajectory):
     assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="0")])) == 2
 
 
-def test_a_run_stands_in_only_for_one_of_its_own_make(trajectory):
+def test_a_run_stands_in_for_one_of_its_own_make(trajectory):
     made = trajectory().provenance
     assert made.alike(made.model_copy(update={"environment": {"TRITON_CACHE_DIR": "/x"}, "quantiser": "eager", "dirty": True}))
-    others = {
-        "device": "NVIDIA H100",
-        "driver": "1",
-        "cuda": "12",
-        "commit": "d",
-        "packages": {"torch": "9"},
-        "environment": {"NVTE_X": "1"},
-    }
-    for name, value in others.items():
-        assert not made.alike(made.model_copy(update={name: value})), name
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("device", "NVIDIA H100"),
+        ("driver", "1"),
+        ("cuda", "12"),
+        ("commit", "d"),
+        ("packages", {"torch": "9"}),
+        ("environment", {"NVTE_X": "1"}),
+    ],
+)
+def test_a_run_stands_in_only_for_one_of_its_own_make(trajectory, name, value):
+    made = trajectory().provenance
+    assert not made.alike(made.model_copy(update={name: value}))

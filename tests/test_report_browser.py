@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 import reports
-from fp8parity.report import write
+from fp8parity.judging.verdict import LossDetail, Verdict
+from fp8parity.records.cell import Cell
+from fp8parity.report import view, write
+from fp8parity.report.evidence import Evidence
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = os.environ.get("FP8PARITY_REQUIRE_BROWSER") == "1"
@@ -200,17 +203,13 @@ def test_print_is_light_opens_the_tables_and_cuts_no_plot(visit):
 
 def test_hostile_names_do_not_run(visit, tmp_path):
     """The page stays whole where a record's names are mark-up, and the policy stops what would slip through."""
-    from fp8parity.judge import Verdict
-    from fp8parity.record import CellKey
-    from fp8parity.report import view
-
     bad = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
     _, given = reports.session(recipes=("te-current",))
-    cell = CellKey(model=bad, recipe=bad, execution="native", corpus=bad)
+    cell = Cell(model=bad, recipe=bad, execution="native", corpus=bad)
     records = [r.model_copy(update={"cell": cell}) for r in given.records]
-    planted = Verdict(cell=cell, check=bad, status="fail", headline=bad, seeds=[0, 1, 2])
+    planted = Verdict(cell=cell, check=bad, status="fail", headline=bad, detail=LossDetail(margin=0.005, seeds=[0, 1, 2]))
     path = tmp_path / "bad.html"
-    write(view.build([planted], {bad: bad}, [bad], bad, type(given)(records=records, claims=given.claims)), path)
+    write(view.build([planted], {bad: bad}, [bad], bad, Evidence(records=records, policy=given.policy)), path)
     page = visit(path)
     assert page.evaluate("window.hit") is None
     assert all(p["drawn"] for p in page.evaluate(DRAWN))

@@ -8,15 +8,24 @@ import re
 
 import pytest
 import reports
-from fp8parity.record import Measurement
-from fp8parity.report import RENDERERS, evidence, figures, snr, view
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records.schema import Measurement
+from fp8parity.report import RENDERERS, figures, snr, view
+from fp8parity.report.evidence import Evidence
+
+
+def with_loss(v: Verdict, **changes: object) -> Verdict:
+    """The verdict with another loss detail."""
+    return v.model_copy(update={"detail": v.loss.model_copy(update=changes)})
 
 
 class TestCurves:
     def test_the_band_is_the_one_that_was_judged(self, faulty):
-        for v, group in ((v, c) for v in faulty.verdicts if v.band for c in faulty.curves if c.model == v.cell.model):
-            curve = next(c for c in group.curves if c.label == evidence.label(v.cell))
-            assert group.bands[curve.band].half == pytest.approx(v.band.half, rel=1e-4)
+        banded = [v for v in faulty.verdicts if v.loss and v.loss.band]
+        assert banded
+        for v, group in ((v, c) for v in banded for c in faulty.curves if c.model == v.cell.model):
+            curve = next(c for c in group.curves if c.label == v.cell.label)
+            assert group.bands[curve.band].half == pytest.approx(v.loss.band.half, rel=1e-4)
 
     def test_a_curve_ends_where_a_seed_does(self, faulty):
         curve = next(c for c in faulty.curves[1].curves if c.label == "te-nvfp4 native")
@@ -42,15 +51,20 @@ class TestCurves:
 
     def test_an_odd_first_step_stands_in_the_sentence(self):
         verdicts, given = reports.session(recipes=("te-current",))
-        odd = [v.model_copy(update={"status": "fail", "odd_start": "gradient norm 0.9x BF16's"}) if v.gap else v for v in verdicts]
+        odd = [with_loss(v, odd_start="gradient norm 0.9x BF16's").model_copy(update={"status": "fail"}) if v.loss else v for v in verdicts]
         assert "(first step: gradient norm 0.9x BF16's; gap " in view.build(odd, {}, [], "m", given).sentence
 
     def test_without_a_golden_there_is_no_band(self):
         verdicts, given = reports.session(recipes=("te-current",))
-        bare = [v.model_copy(update={"band": None}) for v in verdicts]
-        made = view.build(bare, {}, [], "m", evidence.Evidence(records=given.records))
+        bare = [with_loss(v, band=None) if v.loss else v for v in verdicts]
+        made = view.build(bare, {}, [], "m", Evidence(records=given.records))
         assert (made.curves[0].golden, made.curves[0].bands) == ([], [])
         assert "there is no golden, so no band" in RENDERERS[".html"](made)
+
+
+NAMES = ["0.attention.q_proj", "0.mlp.up_proj", "10.attention.q_proj", "2.attention.q_proj", "2.attention.o_proj", "2.mlp.up_proj"]
+VALUES = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(NAMES) for g in ("fprop", "wgrad")]
+ALONE = [m for m in VALUES if m.metric.startswith("wgrad")]
 
 
 class TestFigures:
@@ -79,8 +93,8 @@ class TestFigures:
 
     def test_a_gap_is_not_marked_for_another_check(self):
         verdicts, given = reports.session(recipes=("te-current",))
-        loss = next(v for v in verdicts if v.gap and v.cell.recipe == "te-current")
-        other = loss.model_copy(update={"check": "gemm", "status": "fail", "gap": None, "margin": None, "band": None})
+        loss = next(v for v in verdicts if v.loss and v.cell.recipe == "te-current")
+        other = loss.model_copy(update={"check": "gemm", "status": "fail", "detail": None})
         made = view.build([*verdicts, other], {}, [], "m", given)
         row = next(r for r in made.rows if r.recipe == "te-current")
         assert (row.parity, row.status) == ("pass", "fail")
@@ -104,17 +118,17 @@ class TestFigures:
         assert 12 <= heat.values["wgrad"][0][heat.columns.index("te-nvfp4 native")] <= 16
 
     def test_a_heat_map_shows_columns_with_numbers_and_layers_in_order(self):
-        names = ["0.attention.q_proj", "0.mlp.up_proj", "10.attention.q_proj", "2.attention.q_proj", "2.attention.o_proj", "2.mlp.up_proj"]
         native, fused = reports.layers("tiny", "bf16"), reports.layers("tiny", "te-current")
-        values = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(names) for g in ("fprop", "wgrad")]
-        alone = [m for m in values if m.metric.startswith("wgrad")]
-        made = snr._heat("t", "w", "r", [native.model_copy(update={"values": values}), fused.model_copy(update={"values": alone})])
-        assert made.rows == [names[i] for i in (0, 1, 3, 4, 5, 2)]
+        made = snr._heat("t", "w", "r", [native.model_copy(update={"values": VALUES}), fused.model_copy(update={"values": ALONE})])
+        assert made.rows == [NAMES[i] for i in (0, 1, 3, 4, 5, 2)]
         shown = {m.label: m.traces for m in figures.heat(made, 0).modes}
         assert shown["fprop"] == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
         assert shown["wgrad"] == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
         assert list(shown) == ["fprop", "wgrad"]
-        only = figures.heat(snr._heat("t", "w", "r", [fused.model_copy(update={"values": alone})]), 0)
+
+    def test_a_heat_map_of_one_gemm_shows_that_one(self):
+        fused = reports.layers("tiny", "te-current").model_copy(update={"values": ALONE})
+        only = figures.heat(snr._heat("t", "w", "r", [fused]), 0)
         assert [m.label for m in only.modes] == ["wgrad"] and only.data[0]["x"] == ["te-current native"]
 
     def test_numbers_that_are_all_nan_still_make_a_report(self):

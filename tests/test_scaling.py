@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
-from fp8parity import prng
-from fp8parity.formats import E4M3
-from fp8parity.operands import sqnr
-from fp8parity.recipes.spec import Operand
-from fp8parity.scaling import FP32_MAX, SCALE_RULES, cut, delayed_scale, exact_in_bf16, gemm_tiles, hadamard, mend, quantise
+from fp8parity.numerics import prng
+from fp8parity.numerics.formats import E4M3
+from fp8parity.numerics.operands import sqnr
+from fp8parity.numerics.scaling import FP32_MAX, SCALE_RULES, delayed_scale, exact_in_bf16, gemm_tiles, hadamard, quantise, tile, untile
+from fp8parity.numerics.spec import Operand
 
 AMAX = torch.tensor([0.0, 1e-38, 1.0, 448.0, 3.3, math.inf])
 
@@ -45,12 +45,12 @@ def test_delayed_scale_keeps_the_old_one_where_amax_says_nothing():
     assert values == [7.0, 7.0, 7.0, 224.0, FP32_MAX]
 
 
-@pytest.mark.parametrize("tile", [(0, 0), (1, 0), (1, 128), (128, 128), (1, 32), (16, 16)])
+@pytest.mark.parametrize("extent", [(0, 0), (1, 0), (1, 128), (128, 128), (1, 32), (16, 16)])
 @pytest.mark.parametrize("shape", [(256, 384), (96, 160), (7, 33)])
-def test_mend_undoes_cut(tile, shape):
+def test_untile_undoes_tile(extent, shape):
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    op = Operand("e4m3", tile, "te-pow2")
-    assert torch.equal(mend(cut(x, op), op, x.shape), x)
+    op = Operand("e4m3", extent, "te-pow2")
+    assert torch.equal(untile(tile(x, op), op, x.shape), x)
 
 
 def test_a_tile_is_scaled_by_its_own_amax():
@@ -86,9 +86,9 @@ def test_exact_data_is_exact(scale):
     x = prng.normal(1, 64 * 128).view(64, 128)
     x[:, ::7] *= 1e-4
     assert exact_in_bf16(op)
-    data, outer, _ = gemm_tiles(cut(x, op), op)
+    data, outer, _ = gemm_tiles(tile(x, op), op)
     q = quantise(x, op)
-    assert torch.equal(mend(data.float() * outer, op, x.shape), q.dequantise())
+    assert torch.equal(untile(data.float() * outer, op, x.shape), q.dequantise())
 
 
 def test_zero_tiles_give_zero_codes_and_finite_scales():

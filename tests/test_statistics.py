@@ -1,8 +1,10 @@
 """Intervals, equivalence, bands and power, against published tables and simulation."""
 
+import math
+
 import numpy as np
 import pytest
-from fp8parity import statistics as st
+from fp8parity.judging import stats as st
 
 
 def test_interval_is_students():
@@ -111,3 +113,17 @@ def test_band_names_the_first_window_outside():
     assert (step, value, centre) == (8, 5.25, 5.0)
     assert half < 0.25
     assert band.first_outside([5.0] * 16, [5.0] * 16) is None
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says():
+    """11 pairs of skewed ratios: the interval is the 2nd to the 10th, so the binomial errs by 12/2048 on each side."""
+    rng = np.random.default_rng(0)
+    found = [st.median_interval(rng.lognormal(0.1, 0.4, 11).tolist()) for _ in range(4000)]
+    above, below = sum(low > math.exp(0.1) for _, low, _ in found), sum(high < math.exp(0.1) for _, _, high in found)
+    assert 0.002 < above / 4000 < 0.011 and 0.002 < below / 4000 < 0.011
+
+
+def test_the_interval_of_few_values():
+    assert st.median_interval(range(1, 7)) == (3.5, 1, 6)
+    with pytest.raises(ValueError, match="5 values are too few for a 95% interval"):
+        st.median_interval(range(5))

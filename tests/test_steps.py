@@ -8,9 +8,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from fp8parity import corpus, models, recipes, run, steps
-from fp8parity.cells import Cell
-from fp8parity.storage import load_record
+from fp8parity import recipes
+from fp8parity.records.cell import Mode
+from fp8parity.records.storage import load_record
+from fp8parity.training import loop as run
+from fp8parity.training import step as steps
+from fp8parity.workload import corpus, models
+from sessions import cell
 from torch import nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
@@ -30,8 +34,8 @@ def applied_of(nano, recipe="bf16", seed=0):
 
 def trained(nano, mode, recipe="bf16", count=4):
     """Reports of the first ``count`` steps, FP64 [count, 2 + parameters]."""
-    applied = applied_of(nano, recipe)
-    take = steps.make(applied, steps.Masters(applied, nano.schedule), nano.schedule, mode)
+    converted = applied_of(nano, recipe)
+    take = steps.make(converted, steps.MasterWeightOptimizer(converted, nano.schedule), nano.schedule, mode)
     stream = corpus.load("synthetic")
     return torch.stack([take(run.microbatches(stream, nano.schedule, 0, i, CPU), i).clone().double() for i in range(count)])
 
@@ -44,9 +48,9 @@ def trained(nano, mode, recipe="bf16", count=4):
 def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
     """Four steps of warm-up and decay beside FP32 weights under AdamW, clip_grad_norm_ and an average over the microbatches."""
     schedule = replace(nano.schedule, clip=clip, accumulation=accumulation, steps=4, warmup=2, lr=1e-2)
-    applied, stream = applied_of(nano), corpus.load("synthetic")
-    masters = steps.Masters(applied, schedule)
-    take = steps.make(applied, masters, schedule, "eager")
+    converted, stream = applied_of(nano), corpus.load("synthetic")
+    optimizer = steps.MasterWeightOptimizer(converted, schedule)
+    take = steps.make(converted, optimizer, schedule, "eager")
     model = models.build(nano.model, 0)
     weights = [nn.Parameter(p.detach().float()) for p in model.parameters()]
     groups = [{"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.1}, {"params": [w for w in weights if w.ndim <= 1]}]
@@ -71,11 +75,11 @@ def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
         for group in reference.param_groups:
             group["lr"] = lr
         reference.step()
-        for name, p, m, w in zip(masters.names, masters.params, masters.masters, weights, strict=True):
+        for name, p, m, w in zip(optimizer.names, optimizer.params, optimizer.masters, weights, strict=True):
             assert float((m - w).detach().abs().max()) < 1e-6, name  # an update is up to 1e-2
             assert torch.equal(p, m.to(p.dtype)), name
         with torch.no_grad():  # the next gradients are taken at the very same weights
-            for p, m, w in zip(model.parameters(), masters.masters, weights, strict=True):
+            for p, m, w in zip(model.parameters(), optimizer.masters, weights, strict=True):
                 p.copy_(m)
                 w.copy_(m)
 
@@ -98,11 +102,11 @@ def test_gradients_have_the_names_of_the_model_before(nano):
         return {k: v for n, t in tensors.items() for k, v in (zip(("top", "bottom"), t.chunk(2), strict=True) if n == up else [(n, t)])}
 
     found = []
-    for applied in (plain, replace(applied_of(nano), original=original)):
-        masters = steps.Masters(applied, nano.schedule)
-        take = steps.make(applied, masters, nano.schedule, "eager")
+    for converted in (plain, replace(applied_of(nano), original=original)):
+        optimizer = steps.MasterWeightOptimizer(converted, nano.schedule)
+        take = steps.make(converted, optimizer, nano.schedule, "eager")
         norms = take(run.microbatches(corpus.load("synthetic"), nano.schedule, 0, 0, CPU), 0).tolist()
-        found.append((norms[1], dict(zip(masters.gradients, norms[2:], strict=True))))
+        found.append((norms[1], dict(zip(optimizer.gradients, norms[2:], strict=True))))
     (total, whole), (same, halves) = found
     assert same == pytest.approx(total, rel=1e-6)
     assert math.hypot(halves["top"], halves["bottom"]) == pytest.approx(whole[up], rel=1e-6)
@@ -111,13 +115,13 @@ def test_gradients_have_the_names_of_the_model_before(nano):
 
 
 def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
-    applied = applied_of(nano)
-    name, weight = next((n, p) for n, p in applied.model.named_parameters() if p.ndim == 2)
+    converted = applied_of(nano)
+    name, weight = next((n, p) for n, p in converted.model.named_parameters() if p.ndim == 2)
     given = torch.full_like(weight, 0.125)
-    masters = steps.Masters(replace(applied, initial={name: given}), nano.schedule)
-    assert torch.equal(masters.masters[masters.names.index(name)], given.float())
-    other = next(i for i, n in enumerate(masters.names) if n != name)
-    assert torch.equal(masters.masters[other], masters.params[other].float())
+    optimizer = steps.MasterWeightOptimizer(replace(converted, initial={name: given}), nano.schedule)
+    assert torch.equal(optimizer.masters[optimizer.names.index(name)], given.float())
+    other = next(i for i, n in enumerate(optimizer.names) if n != name)
+    assert torch.equal(optimizer.masters[other], optimizer.params[other].float())
 
 
 # Modes
@@ -161,9 +165,9 @@ def test_more_versions_than_may_be_held_are_an_error(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["graphed", "compiled-graphed"])
 def test_a_graph_without_a_gpu_is_one_sentence(session, mode):
-    session.options = replace(session.options, mode=mode)
+    session.settings = replace(session.settings, mode=Mode(mode))
     with pytest.raises(ValueError, match=f"^mode {mode} captures CUDA graphs and needs a GPU; on a CPU use eager or compiled$"):
-        session.trajectory(Cell("bf16", "native", "nano"), 0)
+        session.trajectory(cell("bf16", "native", "nano"), 0)
 
 
 def test_an_unknown_mode_is_one_sentence(nano):
@@ -172,9 +176,9 @@ def test_an_unknown_mode_is_one_sentence(nano):
 
 
 def test_the_mode_is_recorded(session):
-    made = session.trajectory(Cell("bf16", "native", "nano"), 0)
+    made = session.trajectory(cell("bf16", "native", "nano"), 0)
     assert made.mode == "eager"
-    assert [load_record(p).mode for p in session.options.records.glob("*.json")] == ["eager"]
+    assert [load_record(p).mode for p in session.settings.records.glob("*.json")] == ["eager"]
 
 
 def test_the_mode_that_nobody_asked_for():
@@ -205,11 +209,11 @@ class Fake:
 
 def looped(nano, broken, where="loss", **changes):
     schedule = replace(nano.schedule, **changes)
-    applied = applied_of(nano)
-    masters = steps.Masters(applied, schedule)
-    fake, done = Fake(len(masters.names), broken, where), []
-    found = run.loop(fake, applied, masters, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
-    return found, fake, done, masters
+    converted = applied_of(nano)
+    optimizer = steps.MasterWeightOptimizer(converted, schedule)
+    fake, done = Fake(len(optimizer.names), broken, where), []
+    found = run.loop(fake, converted, optimizer, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
+    return found, fake, done, optimizer
 
 
 def test_a_run_without_a_fault_has_every_step_in_order(nano):
@@ -224,23 +228,23 @@ def test_a_run_without_a_fault_has_every_step_in_order(nano):
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_break_is_reported_at_its_step_and_stops_the_run(nano, broken, where):
     """One more step has been launched by then, unless a validation came between (after steps 5 and 11)."""
-    found, fake, _, masters = looped(nano, broken, where)
+    found, fake, _, optimizer = looped(nano, broken, where)
     assert found.broken.step == broken
     assert len(found.loss) == len(found.grad_norm) == broken + 1
     assert all(map(math.isfinite, found.loss[:-1]))
     assert fake.taken == list(range(broken + 1 if broken in (5, 11) else broken + 2))
     assert [step for step, _ in found.validation] == [s for s in (5, 11) if s < broken]
-    wanted = "the loss alone" if where == "loss" else f"gradient of {masters.names[2]} (1 of {len(masters.names)} parameters)"
+    wanted = "the loss alone" if where == "loss" else f"gradient of {optimizer.names[2]} (1 of {len(optimizer.names)} parameters)"
     assert found.broken.where == wanted
 
 
 def test_an_infinite_norm_is_a_break_too(nano, monkeypatch):
-    applied = applied_of(nano)
-    masters = steps.Masters(applied, nano.schedule)
-    report = torch.ones(2 + len(masters.names))
+    converted = applied_of(nano)
+    optimizer = steps.MasterWeightOptimizer(converted, nano.schedule)
+    report = torch.ones(2 + len(optimizer.names))
     report[1] = math.inf
     history = run._History()
-    assert not history.keep(7, run._Readback(report), masters)
+    assert not history.keep(7, run._Readback(report), optimizer)
     assert history.broken.step == 7
 
 

@@ -11,11 +11,12 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
-from fp8parity.cells import Cell
-from fp8parity.checks import attention, state, trial
-from fp8parity.recipes import plain_checkpoint
-from fp8parity.recipes.spec import Operand
-from fp8parity.scaling import quantise
+from fp8parity.checks import attention, short_run, state
+from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.spec import Operand
+from fp8parity.recipes import adapters
+from fp8parity.recipes.conversion import plain_checkpoint
+from sessions import cell
 from torch import nn
 
 from conftest import measured, subject
@@ -112,6 +113,13 @@ class AttentionLogging:
     _log_level = logging.WARNING
 
 
+def forget() -> None:
+    """Forget the adapters that import TE: the next import makes them anew."""
+    for name in ("te", "te_attention"):
+        sys.modules.pop(f"{adapters.__name__}.{name}", None)
+        vars(adapters).pop(name, None)
+
+
 @pytest.fixture
 def stand_in(monkeypatch):
     """``transformer_engine`` in ``sys.modules``, and the adapters that import it forgotten before and after."""
@@ -142,11 +150,9 @@ def stand_in(monkeypatch):
         if name:
             parent, _, leaf = module.__name__.rpartition(".")
             setattr(sys.modules[parent], leaf, module)
-    for adapter in ("te", "te_attention"):
-        monkeypatch.delitem(sys.modules, f"fp8parity.recipes.{adapter}", raising=False)
+    forget()
     yield outer
-    for adapter in ("te", "te_attention"):
-        sys.modules.pop(f"fp8parity.recipes.{adapter}", None)
+    forget()
 
 
 def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
@@ -162,7 +168,7 @@ def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
 def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
     """Before TE 2.9 the region was fp8_autocast(fp8_recipe=...), quantised weights fp8_model_init, and the state manager's module fp8."""
     now = measured(state.measure(subject(session, "te-current", "native")))
-    monkeypatch.delitem(sys.modules, "fp8parity.recipes.te")
+    forget()
     pytorch, manager = sys.modules["transformer_engine.pytorch"], sys.modules["transformer_engine.pytorch.quantization"]
     entered = []
 
@@ -182,17 +188,17 @@ def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
 
 def test_a_stale_te_cache_is_found(session, stand_in):
     one = subject(session, "te-current", "native")
-    sound = trial.Trial(one).followed(cache=True)
+    sound = short_run.ShortRun(one).followed(cache=True)
     stand_in.refreshes = False
-    assert trial.Trial(one).followed(cache=True) < sound - 1.5
-    assert abs(trial.Trial(one).followed() - sound) < 0.5
+    assert short_run.ShortRun(one).followed(cache=True) < sound - 1.5
+    assert abs(short_run.ShortRun(one).followed() - sound) < 0.5
 
 
 def test_quantised_weights_that_updates_do_not_reach_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
     primary = replace(one, recipe=replace(one.recipe, options=(("quantised_weights", True),)))
-    sound = trial.Trial(primary).followed()
-    real = trial.Masters.step
+    sound = short_run.ShortRun(primary).followed()
+    real = short_run.MasterWeightOptimizer.step
 
     def lost(self, clip):
         before = [p.detach().clone() for p in self.params]
@@ -202,17 +208,17 @@ def test_quantised_weights_that_updates_do_not_reach_are_found(session, stand_in
                 p.data = old
         return norm
 
-    monkeypatch.setattr(trial.Masters, "step", lost)
-    assert trial.Trial(primary).followed() < sound - 1.5
+    monkeypatch.setattr(short_run.MasterWeightOptimizer, "step", lost)
+    assert short_run.ShortRun(primary).followed() < sound - 1.5
 
 
 def test_masters_that_start_from_dequantised_weights_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
     primary = replace(one, recipe=replace(one.recipe, options=(("quantised_weights", True),)))
-    assert isinstance(trial.Trial(primary).applied.model.layers[0].mlp.up_proj.weight, Primary)
+    assert isinstance(short_run.ShortRun(primary).converted.model.layers[0].mlp.up_proj.weight, Primary)
     assert state._masters(primary) == 0
-    real = trial.apply
-    monkeypatch.setattr(trial, "apply", lambda *a, **k: replace(real(*a, **k), initial={}))
+    real = short_run.apply
+    monkeypatch.setattr(short_run, "apply", lambda *a, **k: replace(real(*a, **k), initial={}))
     assert 0.01 < state._masters(primary) < 0.1
 
 
@@ -233,11 +239,11 @@ def test_attention_that_fell_back_to_bf16_is_found(session, stand_in):
 
 
 def test_attention_skips_with_the_packages_own_reason(session, stand_in):
-    one = Cell("te-current", "native")
-    assert session.why_not("attention", one) is None
+    one = cell("te-current", "native")
+    assert session.skip_reason("attention", one) is None
     stand_in.refreshes = False
     reason = "TE has no FP8 attention for te-current here: Disabling FusedAttention for bshd_bshd_bshd"
-    assert session.why_not("attention", one) == reason
+    assert session.skip_reason("attention", one) == reason
     assert AttentionLogging._log_level == logging.WARNING
     assert logging.getLogger("DotProductAttention").handlers == []
-    assert "Transformer Engine's" in session.why_not("attention", Cell("ao-rowwise", "emulated"))
+    assert "Transformer Engine's" in session.skip_reason("attention", cell("ao-rowwise", "emulated"))

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 BROKEN = """
-from fp8parity import scaling
+from fp8parity.numerics import scaling
 
 sound = scaling.SCALE_RULES["te-fp32"]
 scaling.SCALE_RULES["te-fp32"] = lambda amax, fmt: 2 * sound(amax, fmt)  # saturates what was largest
@@ -34,7 +34,7 @@ def record(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProc
 
 
 @pytest.fixture(scope="module")
-def sides(tmp_path_factory):
+def pair(tmp_path_factory):
     folder = tmp_path_factory.mktemp("upgrade")
     (folder / "broken_release.py").write_text(BROKEN)
     report = folder / "report"
@@ -43,8 +43,8 @@ def sides(tmp_path_factory):
     return folder, old, new
 
 
-def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(sides):
-    folder, old, new = sides
+def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(pair):
+    folder, old, new = pair
     assert old.returncode == 0, old.stdout
     assert new.returncode == 1, new.stdout
     first = (folder / "report.md").read_text().split("\n\n")[1]
@@ -54,8 +54,8 @@ def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(sides)
     assert "Refuse: te-current emulated on tiny fails (gemm:" in page.split("<nav")[0]
 
 
-def test_the_comparison_names_the_recipe_and_not_the_framework(sides):
-    folder = sides[0]
+def test_the_comparison_names_the_recipe_and_not_the_framework(pair):
+    folder = pair[0]
     done = run(folder, "fp8parity", "compare", str(folder / "old"), str(folder / "new"), "--report", str(folder / "compare.json"))
     assert done.returncode == 1, done.stdout
     first = done.stdout.splitlines()[0]
@@ -65,15 +65,15 @@ def test_the_comparison_names_the_recipe_and_not_the_framework(sides):
     assert moved == {"te-current": ("recipe moved", "regression"), "te-block": ("unchanged", "none"), "bf16": ("unchanged", "none")}
 
 
-def test_the_way_back_is_a_gain(sides):
-    folder = sides[0]
+def test_the_way_back_is_a_gain(pair):
+    folder = pair[0]
     done = run(folder, "fp8parity", "compare", str(folder / "new"), str(folder / "old"))
     assert done.returncode == 0, done.stdout
     assert ", better" in done.stdout.splitlines()[0]
 
 
-def test_what_one_side_lacks_is_red(sides, tmp_path):
-    folder = sides[0]
+def test_what_one_side_lacks_is_red(pair, tmp_path):
+    folder = pair[0]
     kept = tmp_path / "new"
     kept.mkdir()
     for path in (folder / "old").glob("*.json"):

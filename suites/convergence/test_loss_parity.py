@@ -1,8 +1,8 @@
-"""Does a model trained with this recipe reach BF16's loss, within the margin of golden/tolerances.toml?"""
+"""Does a model trained with this recipe reach BF16's loss, within the margin of golden/policy.toml?"""
 
 import pytest
 
 
 @pytest.mark.golden
-def test_loss_parity(cell, road):
-    road.loss_parity(cell)
+def test_loss_parity(cell, parity):
+    parity.loss_parity(cell)

@@ -1,43 +1,43 @@
-"""Are the numbers that this recipe produces the ones that its arithmetic should give? Bounds: golden/tolerances.toml."""
+"""Are the numbers that this recipe produces the ones that its arithmetic should give? Bounds: golden/policy.toml."""
 
 import pytest
 
 
 @pytest.mark.quantised
-def test_codes(recipe_cell, road):
+def test_codes(recipe_cell, parity):
     """Codes and scales equal an independent quantiser's, to the bit."""
-    road.numerics("codes", recipe_cell)
+    parity.numerics("codes", recipe_cell)
 
 
-def test_gemm_sqnr(recipe_cell, road):
+def test_gemm_sqnr(recipe_cell, parity):
     """fprop, dgrad and wgrad of one linear, on seven operand families, two-sided."""
-    road.numerics("gemm", recipe_cell)
+    parity.numerics("gemm", recipe_cell)
 
 
 @pytest.mark.quantised
 @pytest.mark.vendor
-def test_defaults(recipe_cell, road):
+def test_defaults(recipe_cell, parity):
     """The installed package means by the recipe's name what the catalogue says."""
-    road.numerics("defaults", recipe_cell)
+    parity.numerics("defaults", recipe_cell)
 
 
-def test_gradients(cell, road):
+def test_gradients(cell, parity):
     """Parameter gradients against FP32 at an initial and a trained state: SQNR, small half, rows, bias, underflow."""
-    road.numerics("gradients", cell)
+    parity.numerics("gradients", cell)
 
 
-def test_layers(cell, road):
+def test_layers(cell, parity):
     """Every linear's output and gradients against FP32 at the trained state: none lost; at tiny, none left in BF16."""
-    road.numerics("layers", cell)
+    parity.numerics("layers", cell)
 
 
-def test_state(cell, road):
+def test_state(cell, parity):
     """Recipe state over steps: accumulation, cached weights, recompute, checkpoint."""
-    road.numerics("state", cell)
+    parity.numerics("state", cell)
 
 
 @pytest.mark.quantised
 @pytest.mark.kernels
-def test_dispatch(cell, road):
+def test_dispatch(cell, parity):
     """fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names: a silent fall-back trains well and hides."""
-    road.numerics("dispatch", cell)
+    parity.numerics("dispatch", cell)

@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.mark.golden
-def test_training_step(timed_cell, road):
-    road.throughput(timed_cell)
+def test_training_step(timed_cell, parity):
+    parity.throughput(timed_cell)

@@ -1,0 +1,43 @@
+"""A runner whose records are judged at once, as the fixture ``parity`` does it, and short names for cells."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from fp8parity import recipes
+from fp8parity.checks import RunSpec
+from fp8parity.judging import goldens, policy
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurements
+from fp8parity.runner import Runner
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = ROOT / "golden"
+DAY = datetime.date(2026, 11, 21)
+"""The day of the tests: known failures end, what is tested stays."""
+
+
+def cell(recipe: str, execution: str = "emulated", model: str = "tiny") -> Cell:
+    return Cell(model=model, recipe=recipe, execution=Execution(execution))
+
+
+class Session(Runner):
+    """The project's own goldens and policy."""
+
+    def numerics(self, check: str, of: Cell) -> Verdict:
+        """The verdict on a check that is made now. A recipe that a test has changed is judged under its own name."""
+        record = self.measure(check, of)
+        return verdict(record.model_copy(update={"cell": of.model_copy(update={"recipe": recipes.get(of.recipe).name})}))
+
+    def subject(self, recipe: str, execution: str = "emulated", model: str = "nano") -> RunSpec:
+        return self.spec(cell(recipe, execution, model))
+
+
+def verdict(record: Measurements, folder: Path = GOLDEN) -> Verdict:
+    """The verdict on one numerics record."""
+    [evaluation] = evaluate([record], goldens.load(folder), policy.load(folder, DAY))
+    [found] = evaluation.verdicts
+    return found

@@ -1,0 +1,88 @@
+"""What two record sets hold: cells and seeds that one side lacks, several machines, and verdicts that turned."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import two_sides
+from fp8parity.judging import loss_goldens
+from fp8parity.judging.compare import compare
+from fp8parity.judging.goldens import Goldens
+from two_sides import POLICY, change, compared
+
+
+@pytest.fixture
+def runs(trajectory):
+    return partial(two_sides.runs, trajectory)
+
+
+@pytest.mark.parametrize(("old", "new", "lacks"), [(5, 3, "NEW"), (3, 5, "OLD")])
+def test_missing_seeds_are_listed_and_red(runs, old, new, lacks):
+    found = compared(runs(seeds=old), runs("2.13.0", seeds=new))
+    assert [(m.cell, m.items, m.missing_in) for m in found.missing] == [
+        ("bf16-nano-native", ["seed3", "seed4"], lacks),
+        ("te-current-nano-emulated", ["seed3", "seed4"], lacks),
+    ]
+    assert change(found).moved == "unchanged"
+    assert found.code == 2
+
+
+def test_a_missing_cell_is_listed_and_red_and_a_regression_outranks_it(runs, trajectory):
+    more = [trajectory("te-block", s, 0.0, provenance=two_sides.provenance(trajectory)) for s in range(3)]
+    found = compared(runs() + more, runs("2.13.0"))
+    assert [m.text for m in found.missing] == ["te-block-nano-emulated seed0, seed1, seed2 (in NEW)"]
+    assert found.code == 2
+    assert "missing: te-block-nano-emulated" in found.sentence
+    assert compared(runs() + more, runs("2.13.0", recipe=0.02)).code == 1
+
+
+def test_without_a_control_nothing_can_be_said(runs):
+    new = [r for r in runs("2.13.0", recipe=0.02) if r.cell.recipe != "bf16"]
+    found = compared(runs(), new)
+    assert change(found).moved == "cannot say"
+    assert found.code == 2
+
+
+def test_with_nothing_in_common_nothing_is_compared(runs):
+    old = [r for r in runs() if r.cell.recipe == "bf16"]
+    new = [r for r in runs("2.13.0", recipe=0.02) if r.cell.recipe != "bf16"]
+    nothing = compared(old, new)
+    assert (nothing.code, nothing.changes) == (2, [])
+    assert nothing.sentence.startswith("Nothing could be compared")
+
+
+def test_machines_are_paired_by_device(runs):
+    old = runs(device="EPYC") + runs(device="H200", recipe=0.001)
+    new = runs("2.13.0", device="H200", recipe=0.021) + runs("2.13.0", device="EPYC")
+    found = compared(old, new)
+    by_machine = {c.machine: c.moved for c in found.changes if c.cell.recipe == "te-current" and c.what == "loss"}
+    assert by_machine == {"EPYC": "unchanged", "H200": "recipe moved"}
+    assert not found.missing
+
+
+def test_two_devices_that_are_left_over_are_a_machine_that_changed(runs):
+    other = compared(runs(device="H100"), runs("2.13.0", device="H200"))
+    assert other.machines == ["H100 -> H200"]
+    assert "device H100 -> H200" in other.sentence
+    assert other.code == 0
+
+
+def test_a_machine_without_a_counterpart_is_missing(runs):
+    old = runs(device="EPYC") + runs(device="H200", recipe=0.001)
+    gone = compared(old, runs("2.13.0", device="EPYC"))
+    assert {m.cell for m in gone.missing} == {"bf16-nano-native on H200", "te-current-nano-emulated on H200"}
+    assert gone.code == 2
+
+
+def test_one_device_in_two_environments_is_no_side(runs):
+    with pytest.raises(ValueError, match="NEW holds EPYC with more than one torch"):
+        compared(runs(), runs("2.13.0") + runs("2.14.0"))
+
+
+def test_verdicts_that_turned_are_listed(runs, trajectory):
+    golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
+    stored = Goldens(loss={("nano", "synthetic"): golden})
+    found = compare(runs(), runs("2.13.0", recipe=0.02), stored, POLICY)
+    assert [(v.cell.recipe, v.check, v.old, v.new) for v in found.verdicts] == [("te-current", "loss parity", "pass", "fail")]
+    assert compare(runs(), runs("2.13.0"), stored, POLICY).verdicts == []

@@ -1,0 +1,52 @@
+"""Speed and memory of two record sets: the ratio to BF16 is the recipe's, BF16's own speed the framework's."""
+
+from __future__ import annotations
+
+import pytest
+import two_sides
+from fp8parity.records.cell import Cell
+from fp8parity.records.schema import Throughput, Watch
+from two_sides import change, compared
+
+
+@pytest.fixture
+def timed(trajectory):
+    def make(version="2.12.0", ratio=1.5, memory=0.8, bf16=1.0, device="H200", capability=(9, 0), **changes):
+        wobble = [1 + 0.001 * (i % 3 - 1) for i in range(11)]
+        made = two_sides.provenance(trajectory, version, device, list(capability) if capability else None)
+        base = Throughput(
+            cell=Cell(model="small", recipe="te-current", execution="native", corpus="synthetic"), mode="compiled", tokens=16384,
+            steps_a_block=4, bf16_seconds=[bf16 * w for w in wobble], recipe_seconds=[bf16 / ratio] * 11, bf16_memory=1_000_000,
+            recipe_memory=int(1_000_000 * memory), flops_per_token=1.0, peak_flops=None,
+            watch=Watch(busy_before=0, sm_clocks=[1980], throttled=[]), provenance=made, session=version,
+        )  # fmt: skip
+        return base.model_copy(update=changes)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("new", "kind", "moved", "effect", "code"),
+    [
+        ({"ratio": 1.35}, "throughput", "recipe moved", "regression", 1),
+        ({"ratio": 1.65}, "throughput", "recipe moved", "gain", 0),
+        ({"ratio": 1.505}, "throughput", "noise", "none", 0),
+        ({"bf16": 1.1}, "throughput", "framework moved", "regression", 1),
+        ({"memory": 0.9}, "memory", "recipe moved", "regression", 1),
+        ({"memory": 0.7}, "memory", "recipe moved", "gain", 0),
+        ({"ratio": 1.35, "mode": "eager"}, "throughput", "cannot say", "unknown", 2),
+        ({"ratio": 1.35, "watch": Watch(busy_before=90, sm_clocks=[1980], throttled=[])}, "throughput", "cannot say", "unknown", 2),
+        ({"ratio": 1.35, "device": "H100"}, "throughput", "shown", "none", 0),
+        ({"ratio": 1.35, "capability": None}, "throughput", "shown", "none", 0),
+    ],
+)
+def test_planted_throughput(timed, new, kind, moved, effect, code):
+    found = compared([timed()], [timed("2.13.0", **new)])
+    assert (change(found, kind=kind).moved, change(found, kind=kind).effect, found.code) == (moved, effect, code)
+
+
+def test_step_times_are_shown_and_never_decide(trajectory):
+    slow = [r.model_copy(update={"step_seconds": 0.3}) if r.cell.recipe != "bf16" else r for r in two_sides.runs(trajectory, "2.13.0")]
+    found = compared(two_sides.runs(trajectory), slow)
+    shown = change(found, kind="step time")
+    assert (shown.old, shown.new, shown.moved, found.code) == ("1.00x BF16's time", "3.00x BF16's time", "shown", 0)

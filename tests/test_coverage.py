@@ -1,0 +1,119 @@
+"""What a whole run did not need: rows, goldens, numbers, claims and known failures that no record used."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from fp8parity.judging.claims import Claim
+from fp8parity.judging.coverage import unused
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
+from fp8parity.judging.policy import Band, GoldenRow, LossRow, Policy, Rule, SpeedRow
+from fp8parity.judging.speed import SpeedGolden
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement, Measurements
+from timings import GPU, HERE, made
+
+WHY = "a made-up row"
+CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
+KEY = NumberKey("gemm", "fprop sqnr", "gaussian", "nano", "te-current", Execution.EMULATED)
+POLICY = Policy(
+    path=Path("policy.toml"),
+    loss=(LossRow(margin=0.005, seeds=(3,), why=WHY),),
+    golden=(GoldenRow(least_seeds=8, why=WHY),),
+    speed=(SpeedRow(band=0.05, memory_band=0.05, why=WHY),),
+    rule=(Rule(check="gemm", low=28, high=29, why=WHY), Rule(check="loss parity", low=0.9, high=1.1, why=WHY)),
+    band=(Band(check="gemm", band=0.5, why=WHY),),
+)
+
+
+@pytest.fixture
+def goldens(trajectory):
+    numbers = MeasuredNumbers({"shared": {KEY: Number(28.5, "a1")}})
+    return Goldens(
+        loss={("nano", "synthetic"): from_runs([trajectory(seed=s) for s in range(8)], [])},
+        throughput={(GPU, "base"): SpeedGolden(gpu=GPU, model="base", cells={}, provenance=HERE)},
+        numbers=numbers,
+    )
+
+
+@pytest.fixture
+def lines(trajectory, goldens):
+    """What nothing needed of a policy and goldens, after a run that trained, checked and timed one recipe."""
+    runs = [trajectory(r, s, 1e-4 * (s + 1) * (r != "bf16")) for r in ("bf16", "te-current") for s in range(3)]
+    values = [Measurement(metric="fprop sqnr", where="gaussian", value=28.5)]
+    check = Measurements(cell=CELL, check="gemm", values=values, provenance=trajectory().provenance, session="s")
+
+    def call(policy: Policy = POLICY, stored: Goldens | None = None) -> list[str]:
+        stored = stored or goldens
+        return unused(evaluate([*runs, check, made()], stored, policy), stored, policy)
+
+    return call
+
+
+def test_a_run_that_needs_everything_leaves_nothing(lines):
+    assert lines() == []
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "line"),
+    [
+        ("loss", LossRow(margin=0.01, recipe="te-nvfp4", why=WHY), "[[loss]] row 2: recipe = ('te-nvfp4',), margin = 0.01"),
+        ("golden", GoldenRow(least_seeds=2, model="1b", why=WHY), "[[golden]] row 2: model = ('1b',), least_seeds = 2"),
+        ("speed", SpeedRow(band=0.1, memory_band=0.1, model="1b", why=WHY), "[[speed]] row 2: model = ('1b',), band = 0.1"),
+        ("rule", Rule(check="gemm", where="K=1", low=0, high=1, why=WHY), "[[rule]] row 3: check = gemm, where = ('K=1',)"),
+        ("rule", Rule(check="codes", low=0, high=0, why=WHY), "[[rule]] row 3: check = codes"),
+        ("band", Band(check="gemm", metric="wgrad sqnr", band=1, why=WHY), "[[band]] row 2: check = gemm, metric = ('wgrad sqnr',)"),
+    ],
+)
+def test_a_planted_row_that_matches_nothing_is_named(lines, table, row, line):
+    found = lines(POLICY.model_copy(update={table: (*getattr(POLICY, table), row)}))
+    assert len(found) == 1
+    assert set(line.split(": ", 1)[1].split(", ")) <= set(found[0].split(": ", 1)[1].split(", "))
+    assert found[0].startswith(line.split(": ", 1)[0])
+
+
+def test_a_row_that_a_later_one_hides_is_named(lines):
+    """Of the rows that select a cell the last one applies: the first one judges nothing any more."""
+    wide = Rule(check="gemm", low=0, high=99, why=WHY)
+    assert lines(POLICY.model_copy(update={"rule": (*POLICY.rule, wide)})) == ["[[rule]] row 1: check = gemm, low = 28.0, high = 29.0"]
+
+
+def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
+    more = dict(goldens.loss) | {("1b", "text:x"): goldens.loss["nano", "synthetic"]}
+    assert lines(stored=Goldens(more, goldens.throughput, goldens.numbers)) == ["golden of 1b on text:x"]
+
+
+def test_a_throughput_golden_that_nothing_was_timed_for_is_named(lines, goldens):
+    more = dict(goldens.throughput) | {("NVIDIA B200", "base"): goldens.throughput[GPU, "base"]}
+    assert lines(stored=Goldens(goldens.loss, more, goldens.numbers)) == ["throughput golden of base on NVIDIA B200"]
+
+
+def test_numbers_that_nothing_measured_are_counted(lines, goldens):
+    more = {KEY: Number(28.5, "a1"), KEY._replace(recipe="te-gone"): Number(1.0, "a1"), KEY._replace(where="z"): Number(1.0, "a1")}
+    assert lines(stored=Goldens(goldens.loss, goldens.throughput, MeasuredNumbers({"shared": more}))) == [
+        "2 of 3 numbers of shared.csv, first gemm: fprop sqnr @ gaussian of te-gone on nano, emulated"
+    ]
+
+
+def test_a_claim_that_nothing_measured_is_named(lines):
+    claim = Claim(
+        source="A paper", url="https://example.org", recipe="te-nvfp4", metric="loss gap", model="8B", hardware="B200", published="1%",
+        differs="another model",
+    )  # fmt: skip
+    assert lines(POLICY.model_copy(update={"claims": (claim,)})) == ["claim of A paper on te-nvfp4"]
+    measured = claim.model_copy(update={"recipe": ("te-nvfp4", "te-current")})
+    assert lines(POLICY.model_copy(update={"claims": (measured,)})) == []
+
+
+def test_a_known_failure_that_nothing_covers_is_named(lines):
+    entry = KnownFailure(
+        check="gemm", recipe="te-block", status="fail", link="https://example.org/7", expires=datetime.date(2999, 1, 1), why=WHY
+    )
+    known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
+    assert lines(POLICY.model_copy(update={"known": known})) == ["known failure of recipe te-block"]

@@ -1,0 +1,162 @@
+"""From records to verdicts: one function, pure, machine by machine."""
+
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fp8parity.judging.evaluate import evaluate, looks
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.policy import LossRow, Policy, Rule, SpeedRow
+from fp8parity.judging.speed import SpeedEntry, SpeedGolden
+from fp8parity.records.cell import Cell
+from fp8parity.records.schema import Measurement, Measurements
+from sessions import ROOT
+from timings import CELL, GPU, HERE, made
+
+WHY = "a made-up row"
+POLICY = Policy(
+    path=Path("policy.toml"),
+    loss=(LossRow(margin=0.005, seeds=(3, 5, 8), why=WHY),),
+    speed=(SpeedRow(band=0.05, memory_band=0.05, why=WHY),),
+    rule=(Rule(check="gemm", low=28, high=29, why=WHY),),
+)
+GAPS = (1e-4, 4e-4, -3e-4)
+
+
+@pytest.fixture
+def goldens(trajectory):
+    return Goldens(loss={("nano", "synthetic"): from_runs([trajectory(seed=s) for s in range(8)], [])})
+
+
+@pytest.fixture
+def runs(trajectory):
+    """BF16 and te-current on a device, both off by ``shift``; te-current by ``gap`` more."""
+
+    def make(device="EPYC", shift=0.0, gap=0.0, recipes=("bf16", "te-current"), session="s"):
+        own = {"provenance": trajectory().provenance.model_copy(update={"device": device}), "session": session}
+        shifts = {"bf16": lambda s: shift, "te-current": lambda s: shift + gap + GAPS[s]}
+        return [trajectory(r, s, shifts[r](s), **own) for r in recipes for s in range(3)]
+
+    return make
+
+
+def statuses(evaluation) -> dict[str, str]:
+    return {v.cell.recipe: v.status for v in evaluation.verdicts}
+
+
+def test_no_torch_is_imported():
+    """A laptop judges records."""
+    code = "import sys, fp8parity.judging.evaluate, fp8parity.cli; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "fixtures")}, check=False)
+    assert done.returncode == 0
+
+
+def test_nothing_gives_nothing(goldens):
+    assert evaluate([], goldens, POLICY) == []
+
+
+def test_machines_are_judged_apart(runs, goldens):
+    """H200 is 2% off as a whole. Against its own control its recipe has not moved; against EPYC's it has."""
+    first, second = evaluate(runs() + runs("H200", 0.02), goldens, POLICY)
+    assert (first.machine.environment.device, second.machine.environment.device) == ("EPYC", "H200")
+    assert statuses(first) == {"bf16": "pass", "te-current": "pass"}
+    assert statuses(second) == {"bf16": "drift", "te-current": "drift"}
+
+
+def test_a_control_of_another_machine_is_none(runs, goldens):
+    records = runs(recipes=("bf16",)) + runs("H200", recipes=("te-current",))
+    _, second = evaluate(records, goldens, POLICY)
+    [verdict] = second.verdicts
+    assert verdict.status == "error"
+    assert verdict.headline.startswith("0 seeds have a BF16 control of the same machine and packages on record")
+
+
+def test_a_control_of_other_packages_is_none(runs, goldens):
+    other = {"packages": {"torch": "9"}}
+    candidates = [r.model_copy(update={"provenance": r.provenance.model_copy(update=other)}) for r in runs(recipes=("te-current",))]
+    assert [statuses(e) for e in evaluate(runs(recipes=("bf16",)) + candidates, goldens, POLICY)][1] == {"te-current": "error"}
+
+
+def test_the_order_of_records_changes_nothing(runs, goldens):
+    records = runs()
+    forward, backward = evaluate(records, goldens, POLICY), evaluate(records[::-1], goldens, POLICY)
+    assert statuses(forward[0]) == statuses(backward[0])
+
+
+def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
+    cell = Cell(model="nano", recipe="te-current", execution="emulated")
+    source = trajectory().provenance.model_copy(update={"device": GPU})
+    check = Measurements(cell=cell, check="gemm", values=[Measurement(metric="a", where="b", value=28.5)], provenance=source, session="s")
+    timing = made(provenance=source)
+    [found] = evaluate([*runs(GPU), check, timing], goldens, POLICY)
+    assert [(v.check, v.status) for v in found.verdicts] == [
+        ("gemm", "pass"), ("throughput", "no-golden"), ("loss parity", "pass"), ("loss parity", "pass"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("device", "status"), [(GPU, "pass"), ("NVIDIA Other", "no-golden")])
+def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
+    entry = SpeedEntry(
+        ratio=1.2, low=1.2, high=1.2, pairs=11, memory=0.9, tokens_per_second=1, bf16_tokens_per_second=1, mode="compiled", tokens=16384,
+        flops_per_token=2e9, commit="c",
+    )  # fmt: skip
+    golden = SpeedGolden(gpu=GPU, model="base", cells={CELL.label: entry}, provenance=HERE)
+    timing = made(provenance=HERE.model_copy(update={"device": device}))
+    [found] = evaluate([timing], Goldens(throughput={(GPU, "base"): golden}), POLICY)
+    assert [v.status for v in found.verdicts] == [status]
+
+
+def test_known_failures_are_marked(runs, goldens):
+    entry = KnownFailure(
+        check="loss parity", recipe="te-current", status="fail", link="https://example.org/7", expires=datetime.date(2999, 1, 1), why=WHY
+    )
+    known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
+    records = runs(gap=0.02)
+    assert statuses(evaluate(records, goldens, POLICY)[0]) == {"bf16": "pass", "te-current": "fail"}
+    marked = evaluate(records, goldens, POLICY.model_copy(update={"known": known}))[0]
+    assert statuses(marked) == {"bf16": "pass", "te-current": "known"}
+    assert marked.verdicts[1].headline.startswith("known fail until 2999-01-01: https://example.org/7")
+
+
+def test_each_session_s_control_has_a_verdict(runs, goldens):
+    """Two shards trained BF16 to different bits: both are judged."""
+    records = runs(session="one") + runs(shift=0.02, recipes=("bf16",), session="two")
+    assert [v.status for v in evaluate(records, goldens, POLICY)[0].verdicts if v.cell.is_control] == ["pass", "drift"]
+
+
+def test_a_cell_without_a_row_is_an_error(runs, goldens):
+    rows = POLICY.model_copy(update={"loss": (LossRow(margin=0.005, recipe="bf16", why=WHY),)})
+    with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-nano-emulated"):
+        evaluate(runs(), goldens, rows)
+
+
+class TestLooks:
+    CELL = Cell(model="nano", recipe="te-current", execution="emulated")
+
+    def test_they_are_the_row_s(self, goldens):
+        assert looks(self.CELL, goldens, POLICY) == (3, 5, 8)
+        assert looks(self.CELL, Goldens(), POLICY) == (3, 5, 8)
+
+    def test_they_end_where_the_golden_does(self, trajectory):
+        short = Goldens(loss={("nano", "synthetic"): from_runs([trajectory(seed=s) for s in range(4)], [])})
+        assert looks(self.CELL, short, POLICY) == (3, 4)
+
+    def test_a_user_s_seeds_are_one_look(self, goldens):
+        assert looks(self.CELL, goldens, POLICY.with_seeds(4)) == (4,)
+
+    def test_a_verdict_that_is_not_clear_asks_for_the_next_look(self, trajectory, goldens):
+        """Three seeds are undecided; with two more of the same law the gap is clear."""
+        spread = (-0.004, 0.001, 0.008)
+        candidates = [trajectory("te-current", s, g) for s, g in enumerate((*spread, 1e-3, 1.2e-3, 0.8e-3, 1e-3, 1.1e-3))]
+        controls = [trajectory(seed=s) for s in range(8)]
+
+        def status(count: int) -> str:
+            return evaluate(candidates[:count] + controls[:count], goldens, POLICY)[0].verdicts[0].status
+
+        assert [status(n) for n in looks(self.CELL, goldens, POLICY)] == ["inconclusive", "inconclusive", "pass"]

@@ -1,0 +1,76 @@
+"""What a GPU did while it was timed, and how that reaches the verdict. No GPU: NVML is made up."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fp8parity.judging import speed, speed_goldens
+from fp8parity.records.schema import Watch
+from fp8parity.training import gpu_monitor
+from timings import GPU, ROW, made
+
+
+@pytest.fixture
+def golden(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    speed_goldens.store(tmp_path, made(), ROW)
+    return speed_goldens.load(tmp_path)[GPU, "base"]
+
+
+class FakeNvml(SimpleNamespace):
+    """NVML of one GPU; ``used``, ``reasons`` and ``clocks`` are consumed a sample each."""
+
+    def __init__(self, used: list[int], reasons: list[int], clocks: list[int]) -> None:
+        busy, left, speeds = iter(used), iter(reasons), iter(clocks)
+        super().__init__(
+            NVML_CLOCK_SM=1,
+            nvmlInit=lambda: None,
+            nvmlDeviceGetHandleByUUID=lambda name: name,
+            nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=next(busy)),
+            nvmlDeviceGetClockInfo=lambda handle, kind: next(speeds),
+            nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: next(left),
+        )
+
+
+def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980)) -> Watch:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks)))
+    monkeypatch.setattr(gpu_monitor, "SETTLE", 0)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid="x"))
+    monitor = gpu_monitor.GPUMonitor(torch.device("cuda:0"))
+    for _ in reasons:
+        monitor.sample()
+    return monitor.result()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        ({}, "pass", "inside"),
+        ({"used": (63, 0)}, "inconclusive", "63% busy before"),
+        ({"used": (0, 63)}, "inconclusive", "63% busy after"),
+        ({"reasons": (0, 0x40, 0), "clocks": (1980, 1200, 1980)}, "inconclusive", "hardware thermal"),
+        ({"reasons": (0, 0x8, 0x80)}, "inconclusive", "hardware slowdown, power brake"),
+        ({"reasons": (0x20, 0, 0)}, "inconclusive", "software thermal"),
+        ({"reasons": (0x1, 0x2, 0x4)}, "pass", "inside"),  # idle, application clocks, power cap
+    ],
+)
+def test_what_nvml_says_reaches_the_verdict(monkeypatch, golden, options, status, words):
+    found = speed.judge(made(watch=watched(monkeypatch, **options)), golden, ROW)
+    assert found.status == status and words in found.headline
+
+
+def test_the_watch_keeps_every_clock(monkeypatch):
+    assert watched(monkeypatch, (3, 4), (0, 0x40, 0), (1980, 1200, 1500)) == Watch(
+        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500], throttled=["hardware thermal"]
+    )
+
+
+def test_without_nvml_there_is_no_watch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monitor = gpu_monitor.GPUMonitor(torch.device("cuda:0"))
+    monitor.sample()
+    assert monitor.result() is None

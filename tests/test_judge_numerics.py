@@ -1,0 +1,85 @@
+"""Numerics verdicts from made-up records: limits on both sides, numbers that nothing speaks of, and checks that nothing can judge."""
+
+import math
+from pathlib import Path
+
+import pytest
+from fp8parity.judging import numerics
+from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
+from fp8parity.judging.policy import Band, MetricRow, Policy, Rule
+from fp8parity.records.cell import Cell
+from fp8parity.records.schema import Measurement, Measurements
+
+CELL = Cell(model="nano", recipe="te-current", execution="emulated", corpus="synthetic")
+RULE = Rule(check="gemm", metric="fprop sqnr", recipe="te-current", where="g", low=28.0, high=29.0, why="a made-up row")
+WIDE = Rule(check="gemm", low=0, high=99, why="a made-up row")
+BAND = Band(check="gemm", metric="fprop sqnr", band=0.5, why="a made-up band")
+STORED = MeasuredNumbers({"shared": {NumberKey("gemm", "fprop sqnr", "g", "nano", "te-current", CELL.execution): Number(28.5, "set1")}})
+BOTH_WAYS = pytest.mark.parametrize(
+    ("value", "status"), [(28.4, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (-math.inf, "fail"), (math.nan, "fail")]
+)
+
+
+@pytest.fixture
+def judged(trajectory):
+    def make(policy, *values, numbers=MeasuredNumbers(), notes=()):  # noqa: B008 - frozen
+        rows = [Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
+        record = Measurements(cell=CELL, check="gemm", values=rows, notes=notes, provenance=trajectory().provenance, session="s")
+        return numerics.judge(record, policy, numbers)
+
+    return make
+
+
+def policy(*rows, **others) -> Policy:
+    rules, bands = (tuple(r for r in rows if isinstance(r, kind)) for kind in (Rule, Band))
+    return Policy(path=Path("policy.toml"), rule=rules, band=bands, **others)
+
+
+@BOTH_WAYS
+def test_bounds_are_two_sided(judged, value, status):
+    assert judged(policy(RULE), value).status == status
+
+
+@BOTH_WAYS
+def test_bands_are_two_sided(judged, value, status):
+    assert judged(policy(BAND), value, numbers=STORED).status == status
+
+
+def test_an_unbounded_number_is_an_error(judged):
+    assert judged(policy(), 28.5).status == "error"
+
+
+def test_an_empty_check_is_an_error(judged):
+    assert judged(policy(RULE)).status == "error"
+
+
+def test_the_last_matching_row_applies(judged):
+    assert judged(policy(RULE, WIDE), 50.0).status == "pass"
+    assert judged(policy(WIDE, RULE), 50.0).status == "fail"
+
+
+def test_a_message_says_which_number_left_which_limits_and_why(judged):
+    found = judged(policy(RULE), 28.5, 27.9)
+    assert found.headline == "1 of 2 numbers are outside their bounds"
+    assert found.lines == [("fprop sqnr @ g", "27.9 is below [28, 29] (a made-up row)")]
+
+
+def test_a_message_says_which_band_a_number_left(judged):
+    found = judged(policy(WIDE, BAND), 27.9, numbers=STORED)
+    assert found.lines == [("fprop sqnr @ g", "27.9 is below [28, 29] (measured 28.5 +- 0.5, source set1: a made-up band)")]
+
+
+def test_a_number_beyond_both_names_the_rule(judged):
+    [(_, text)] = judged(policy(WIDE, BAND), 100.0, numbers=STORED).lines
+    assert text.endswith("above [28, 29] (a made-up row)")
+
+
+def test_notes_are_shown_and_judge_nothing(judged):
+    found = judged(policy(RULE), 28.5, notes=["by hand"])
+    assert (found.status, found.lines) == ("pass", [("note", "by hand")])
+
+
+def test_the_lowest_shown_number_stands_in_tables(judged):
+    shown = MetricRow(name="fprop sqnr", better="higher", unit="dB", shown=True)
+    assert judged(policy(RULE, metric=(shown,)), 28.5, 28.2).numerics.snr == 28.2
+    assert judged(policy(RULE), 28.5).numerics.snr is None

@@ -1,0 +1,163 @@
+"""The HTML report without a browser: structure, links, tables, and text that tries to be markup."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from html.parser import HTMLParser
+
+import pytest
+import reports
+from fp8parity.judging.verdict import LossDetail
+from fp8parity.records.cell import Cell
+from fp8parity.report import RENDERERS, figures, view
+from fp8parity.report.evidence import Evidence
+from verdicts import verdict
+
+VOID = {"meta", "link", "input", "br"}
+HOSTILE = "<script>alert(1)</script>|`\"'--></style>"
+
+
+class Page(HTMLParser):
+    """Tags in order with their attributes and text; complains of what is not nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.feed(text)
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.texts.setdefault(tag, []).append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, data):
+        for tag in set(self.open):
+            self.texts[tag][-1] += data
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.tags if name == tag]
+
+
+@pytest.fixture(scope="module")
+def page(faulty) -> Page:
+    return Page(RENDERERS[".html"](faulty))
+
+
+class TestPage:
+    def test_the_first_sentence_is_the_verdict(self, page, faulty):
+        assert page.of("html") == [{"lang": "en"}]
+        assert page.texts["p"][0] == faulty.sentence
+        assert page.texts["title"] == ["Refuse - FP8 parity report"]
+
+    def test_nothing_is_fetched(self, page):
+        for tag, attrs in page.tags:
+            for name in ("src", "href", "srcset", "data"):
+                value = attrs.get(name)
+                assert value is None or value.startswith(("#", "data:")) or (tag == "a" and value.startswith("https://")), (tag, attrs)
+        policy = next(m["content"] for m in page.of("meta") if m.get("http-equiv") == "Content-Security-Policy")
+        assert policy.startswith("default-src 'none';")
+        assert "'unsafe-inline'" not in policy.split("script-src")[1]
+        assert policy.count("'sha256-") == 2
+
+    def test_links_lead_somewhere_and_ids_are_unique(self, page):
+        ids = [attrs["id"] for _, attrs in page.tags if attrs.get("id")]
+        assert len(ids) == len(set(ids))
+        targets = {a["href"][1:] for a in page.of("a") if a["href"].startswith("#")}
+        assert len(targets) > 15
+        assert targets <= set(ids)
+
+    def test_headings_descend_without_a_gap(self, page):
+        levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
+        assert levels[0] == 1
+        assert levels.count(1) == 1
+        assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
+
+    def test_tables_have_captions_and_scopes(self, page):
+        tables = len(page.of("table"))
+        assert tables >= 8
+        assert len(page.of("caption")) == tables
+        assert {a.get("scope") for a in page.of("th")} == {"row", "col"}
+        boxes = [a for a in page.of("div") if a.get("class") == "box"]
+        assert len(boxes) == tables
+        assert all(a["tabindex"] == "0" and a["role"] == "region" and a["aria-label"] for a in boxes)
+
+    def test_every_plot_has_words_and_numbers(self, page, faulty):
+        found = figures.all_of(faulty)
+        assert {f.name for f in found} == {
+            "gap-0", "gap-1", "loss-0", "loss-1", "paired-0", "paired-1", "snr-0", "snr-1", "speed-up", "memory",
+        }  # fmt: skip
+        images = [a for a in page.of("div") if a.get("role") == "img"]
+        assert len(images) == len(found)
+        assert all(len(a["aria-label"]) > 40 for a in images)
+        assert len(page.of("details")) == 6  # gaps, two models' losses, two heat maps, speeds
+
+    def test_status_is_never_colour_alone(self, page):
+        assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds
+        for attrs in page.of("span"):
+            if "s-fail" in (attrs.get("class") or ""):
+                break
+        else:
+            pytest.fail("no failing status on the page")
+
+    def test_window_means_are_there(self, faulty):
+        curve = next(c for c in faulty.curves[1].curves if c.label == "te-current native")
+        assert f"{faulty.curves[1].window_mean(curve.loss, 19):.4f}" in RENDERERS[".html"](faulty)
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "1.310 [1.290, 1.330]",
+            "13100 (10000)",
+            "41.2% / 31.5%",
+            "NVTE_X=&#39;1 2&#39; pytest suites/convergence suites/numerics suites/throughput --recipe te-current --model mini",
+            "2 cells: needs sm_100",
+            "NVIDIA H200, sm_90",
+        ],
+    )
+    def test_the_numbers_are_there(self, faulty, text):
+        assert text in RENDERERS[".html"](faulty)
+
+    def test_empty_places_say_why(self):
+        text = RENDERERS[".html"](view.build([verdict("pass")], None, [], "m"))
+        Page(text)
+        for reason in (
+            "suites/throughput did not run", "there is no GEMM benchmark", "suites/numerics did not run", "No trajectory is on record",
+            "records do not say what was skipped", "no claims.toml",
+        ):  # fmt: skip
+            assert reason in text, reason
+
+
+@pytest.fixture(scope="module")
+def hostile() -> view.Report:
+    """A name from a record, in every place where one is shown."""
+    _, given = reports.session(recipes=("te-current",))
+    cell = Cell(model=HOSTILE, recipe=HOSTILE, execution="native", corpus=HOSTILE)
+    seeds = [r.model_copy(update={"cell": cell, "provenance": reports.provenance(device=HOSTILE)}) for r in given.records]
+    detail = LossDetail(margin=0.005, seeds=[0, 1, 2], unmeasured=[HOSTILE])
+    planted = verdict("fail", cell=cell, headline=HOSTILE, lines=[(HOSTILE, HOSTILE)], detail=detail)
+    evidence = Evidence(records=seeds, policy=given.policy)
+    made = view.build([planted], {HOSTILE: HOSTILE}, [HOSTILE], HOSTILE, evidence, [HOSTILE])
+    assert made.curves and made.heats and made.unmeasured and made.unused
+    return made
+
+
+class TestHostileText:
+    def test_it_stays_text_in_html(self, hostile):
+        text = RENDERERS[".html"](hostile)
+        page = Page(text)
+        assert "<script>alert" not in text
+        assert len(page.of("script")) == 2 + len(figures.all_of(hostile))
+        assert text.count("</style>") == 1
+
+    def test_it_stays_text_in_markdown(self, hostile):
+        outside_code = re.sub("(?m:^    .*$)|(?s:```.*?```)", "", RENDERERS[".md"](hostile))
+        assert "<script>alert" not in outside_code
+        assert "&lt;script>alert(1)" in outside_code  # without its "<" it opens nothing

@@ -1,0 +1,72 @@
+"""Which records a session's report reads: those that its own verdicts were made of, whatever else lies in the folder."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import reports
+from fp8parity.gate.fixture import ParityFixture
+from fp8parity.gate.properties import CELL
+from fp8parity.gate.reporter import Reporter
+from fp8parity.records.storage import name_of, write_json
+from fp8parity.training.hardware import Hardware
+from fp8parity.workload.presets import presets
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Judges BF16 and te-current from records of a folder that holds more; returns the report. ``faulty`` checks come to an error."""
+    _, given = reports.session(recipes=("te-current",), seeds=3)
+    by_name = {name_of(r): r for r in given.records}
+    for name, record in {**by_name, **{name_of(r): r for r in [reports.run("tiny", "te-current", 7, 160)]}}.items():
+        write_json(tmp_path / name, record)
+    runs = {(r.cell, r.seed): r for r in given.records if r.kind == "trajectory"}
+    checks = {r.cell: r for r in given.records if r.kind == "measurements"}
+
+    def judge(*, faulty: bool = False):
+        def measure(check, cell):
+            if faulty:
+                raise ValueError("no such layer")
+            return checks[cell]
+
+        runner = SimpleNamespace(trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None)
+        context = SimpleNamespace(
+            runner=runner, corpora=["synthetic"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
+            known=given.policy.known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None),
+        )  # fmt: skip
+        reporter = Reporter(context, reports=[str(tmp_path / "out" / "r.json")])
+        for cell in checks:
+            for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):
+                item = SimpleNamespace(user_properties=[])
+                try:
+                    call(ParityFixture(item, context), cell)
+                except pytest.fail.Exception:
+                    assert faulty
+                properties = [(CELL, cell.id), *item.user_properties]
+                reporter.pytest_runtest_logreport(SimpleNamespace(user_properties=properties, when="call", skipped=False))
+        config = SimpleNamespace(option=SimpleNamespace(collectonly=False))
+        reporter.pytest_sessionfinish(SimpleNamespace(config=config, exitstatus=0), 0)
+        return reporter
+
+    return judge
+
+
+def test_an_older_session_s_further_seeds_stay_out(session):
+    found = session().report
+    assert [c.seeds for c in found.curves[0].curves] == [[0, 1, 2], [0, 1, 2]]
+    assert found.provenances[0].records == 8
+
+
+def test_an_older_record_of_a_check_that_came_to_an_error_stays_out(session):
+    found = session(faulty=True).report
+    assert found.provenances[0].records == 6
+    assert found.heats == []
+
+
+def test_a_record_that_cannot_be_read_is_a_problem(session, tmp_path):
+    path = tmp_path / "te-current-tiny-native-synthetic-seed1.json"
+    path.write_text(path.read_text().replace('"seed": 1', '"seed": 5'))
+    found = session()
+    assert not found.report.green
+    assert found.problems == [f"the report lacks its plots: {path}: its checksum does not match its content; it was edited or damaged"]

@@ -1,0 +1,62 @@
+"""Throughput goldens: one a GPU and model, kept cell by cell, and never from times that say nothing."""
+
+from __future__ import annotations
+
+import pytest
+from fp8parity.judging import speed_goldens
+from timings import CELL, GPU, HERE, ROW, calm_but, made
+
+
+@pytest.fixture
+def golden(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    speed_goldens.store(tmp_path, made(), ROW)
+    return speed_goldens.load(tmp_path)[GPU, "base"]
+
+
+def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path, golden):
+    assert speed_goldens.path_of(tmp_path, "NVIDIA-Made-Up", "base") == speed_goldens.path_of(tmp_path, GPU, "base")
+    assert ("NVIDIA-Made-Up", "base") not in speed_goldens.load(tmp_path)
+    other = made(provenance=HERE.model_copy(update={"device": "NVIDIA-Made-Up"}))
+    with pytest.raises(ValueError, match="base.json: is of NVIDIA Made Up, not of NVIDIA-Made-Up"):
+        speed_goldens.store(tmp_path, other, ROW)
+
+
+def test_a_golden_under_another_one_s_name_is_refused(tmp_path, golden):
+    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    path.rename(path.with_name("small.json"))
+    with pytest.raises(ValueError, match="small.json: is of base on NVIDIA Made Up; rename it"):
+        speed_goldens.load(tmp_path)
+
+
+def test_goldens_keep_their_other_cells_and_say_what_changed(tmp_path, golden):
+    other = made(1.3, cell=CELL.model_copy(update={"recipe": "ao-rowwise"}))
+    assert speed_goldens.store(tmp_path, other, ROW) == [f"{GPU}, base, ao-rowwise native: 1.300x"]
+    assert speed_goldens.store(tmp_path, made(1.26), ROW) == [f"{GPU}, base, te-current native: 1.260x (was 1.200x, +0.060)"]
+    stored = speed_goldens.load(tmp_path)[GPU, "base"]
+    assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {"ao-rowwise native": 1.3, "te-current native": 1.26}
+
+
+def test_a_damaged_golden_is_named(tmp_path, golden):
+    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    path.write_text(path.read_text().replace('"pairs": 11', '"pairs": 12', 1))
+    with pytest.raises(ValueError, match=r"base.json: its checksum does not match"):
+        speed_goldens.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("run", "ci", "words"),
+    [
+        (made(), True, "CI never records"),
+        (made(provenance=HERE.model_copy(update={"dirty": True})), False, "uncommitted changes"),
+        (made(watch=None), False, "was not watched"),
+        (made(watch=calm_but(throttled=["hardware slowdown"])), False, "hardware slowdown"),
+        (made(watch=calm_but(busy_before=30)), False, "30% busy"),
+        (made(pairs=7), False, "7 pairs"),
+    ],
+)
+def test_what_may_not_become_a_golden(tmp_path, monkeypatch, run, ci, words):
+    monkeypatch.setenv("CI", "true") if ci else monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(ValueError, match=f"throughput golden of te-current-base-native refused: .*{words}"):
+        speed_goldens.store(tmp_path, run, ROW)
+    assert not (tmp_path / "throughput").exists()

@@ -1,0 +1,11 @@
+"""Made-up verdicts on one check, for the tests of reports."""
+
+from __future__ import annotations
+
+from fp8parity.judging.verdict import Status, Verdict
+from fp8parity.records.cell import Cell
+
+
+def verdict(status: Status, **changes: object) -> Verdict:
+    cell = Cell(model="tiny", recipe="te-current", execution="native", corpus="synthetic")
+    return Verdict(cell=cell, check="gemm", status=status, headline="3 of 21 numbers are outside their bounds").model_copy(update=changes)
