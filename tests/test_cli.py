@@ -87,12 +87,12 @@ def bare(trajectory, tmp_path) -> list[str]:
 
 def test_judge_says_what_rules_alone_judged(bare, capsys):
     assert main(bare) == 0
-    assert "rules only: no numbers of d for gemm, fprop sqnr at nowhere: rules only (1 cell, first bf16-" in capsys.readouterr().out
+    assert "not measured: no numbers for gemm (fprop sqnr @ nowhere); rules only (1 cell, first bf16-" in capsys.readouterr().out
 
 
 def test_judge_can_require_numbers(bare, capsys):
     assert main([*bare, "--require-numbers"]) == 1
-    assert "Refuse: all 1 checks that ran are green, but no numbers of d for gemm, fprop sqnr at nowhere" in capsys.readouterr().out
+    assert "Refuse: all 1 checks that ran are green, but no numbers for gemm (fprop sqnr @ nowhere)" in capsys.readouterr().out
 
 
 def test_judge_of_a_whole_run_names_what_nothing_needed(trajectory, tmp_path, capsys):

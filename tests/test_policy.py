@@ -96,7 +96,7 @@ class TestLimits:
 
     def test_a_rule_alone(self):
         range_ = found(made(rule(28, 29)))
-        assert (range_.low, range_.high, range_.missing) == (28, 29, False)
+        assert (range_.low, range_.high, range_.missing) == (28, 29, None)
 
     @pytest.mark.parametrize(
         ("value", "expected"),
@@ -112,11 +112,11 @@ class TestLimits:
 
     def test_a_band_without_a_number_leaves_the_rule(self):
         range_ = found(made(rule(28, 29), band(0.25)))
-        assert (range_.low, range_.high, range_.missing) == (28, 29, True)
+        assert (range_.low, range_.high, range_.missing) == (28, 29, "")
 
     def test_a_band_alone_without_a_number_judges_nothing(self):
         range_ = found(made(band(0.25)))
-        assert (range_.judges, range_.missing) == (False, True)
+        assert (range_.judges, range_.missing) == (False, "")
 
     def test_the_ratio_is_1_at_either_edge(self):
         range_ = found(made(rule(28, 29)))
@@ -141,12 +141,12 @@ class TestStandIns:
     def test_a_gpu_s_number_stands_in_for_no_other_execution(self):
         fused = CELL.model_copy(update={"execution": Execution.FUSED})
         numbers = stored(28.5, table="nvidia-h200")
-        assert found(made(band(0.25, by="gpu")), numbers).missing is False
-        assert found(made(band(0.25, by="gpu")), numbers, fused).missing is True
+        assert found(made(band(0.25, by="gpu")), numbers).missing is None
+        assert found(made(band(0.25, by="gpu")), numbers, fused).missing == "NVIDIA H200"
 
     def test_a_gpu_s_number_is_of_that_gpu_alone(self):
-        assert found(made(band(0.25, by="gpu")), stored(28.5, table="nvidia-h100")).missing is True
-        assert found(made(band(0.25, by="gpu")), stored(28.5, table="shared")).missing is True
+        assert found(made(band(0.25, by="gpu")), stored(28.5, table="nvidia-h100")).missing == "NVIDIA H200"
+        assert found(made(band(0.25, by="gpu")), stored(28.5, table="shared")).missing == "NVIDIA H200"
 
 
 class TestVerdict:
@@ -163,18 +163,23 @@ class TestVerdict:
     def test_a_band_without_numbers_is_judged_by_the_rule_and_says_so(self, judged):
         verdict = judged(made(rule(28, 29), band(0.25)), 28.01)
         assert verdict.status == "pass"
-        assert verdict.unmeasured == ["no numbers of NVIDIA H100 for gemm, fprop sqnr at place0: rules only"]
+        assert verdict.unmeasured == ["no numbers for gemm (fprop sqnr @ place0); rules only"]
         assert ("not measured", verdict.unmeasured[0]) in verdict.lines
         assert judged(made(rule(28, 29), band(0.25)), 27.9).status == "fail"
 
     def test_many_places_are_counted(self, judged):
         verdict = judged(made(rule(28, 29), band(0.25)), *[28.5] * 5)
-        assert verdict.unmeasured == ["no numbers of NVIDIA H100 for gemm, fprop sqnr at place0, place1, place2 and 2 more: rules only"]
+        places = "fprop sqnr @ place0, fprop sqnr @ place1, fprop sqnr @ place2 and 2 more"
+        assert verdict.unmeasured == [f"no numbers for gemm ({places}); rules only"]
+
+    def test_a_gpu_without_numbers_is_named(self, judged):
+        verdict = judged(made(rule(28, 29), band(0.25, by="gpu")), 28.5)
+        assert verdict.unmeasured == ["no numbers of NVIDIA H100 for gemm (fprop sqnr @ place0); rules only"]
 
     def test_nothing_judged_at_all_has_no_golden(self, judged):
         verdict = judged(made(band(0.25)), 28.5, math.nan)
         assert (verdict.status, verdict.green) == ("no-golden", False)
-        assert "record them on a machine that you trust: fp8parity bounds --write SET" in verdict.headline
+        assert "record numbers on a machine that you trust with fp8parity bounds SET --write" in verdict.headline
 
     def test_one_number_that_was_judged_is_enough(self, judged):
         verdict = judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0)
