@@ -46,12 +46,17 @@ def main() -> None:
     rules = policy.load(args.golden_dir, datetime.date.today()).model_copy(update={"known": None})
     runs = [r for r in load_records(args.records) if isinstance(r, Trajectory)]
     controls = {r.seed: r for r in runs if r.cell.is_control}
+    if len(controls) < 2:
+        raise SystemExit(f"{args.records} holds {len(controls)} seeds of BF16; 2 are needed")
     golden = from_runs(list(controls.values()), [])
     stored = Goldens({(golden.model, golden.corpus): golden}, numbers=goldens.load(args.golden_dir).numbers)
     total, red = 0, 0
     print(f"{golden.model}: {len(controls)} BF16 seeds, {golden.provenance.line()}")
     for cell in sorted({r.cell for r in runs if not r.cell.is_control}, key=lambda c: c.id):
         mine = sorted((r for r in runs if r.cell == cell and r.seed in controls), key=lambda r: r.seed)
+        if len(mine) < 2:
+            print(f"  {cell.recipe:<18} has {len(mine)} seeds beside BF16's; 2 are needed")
+            continue
         gaps = np.array(stats.relative_gaps([r.loss for r in mine], [controls[r.seed].loss for r in mine], golden.tail))
         seen: list[str] = []
         while (verdict := _repeat(mine, controls, stored, rules)) is not None:
@@ -62,6 +67,8 @@ def main() -> None:
         total, red = total + len(seen), red + sum(not s.startswith(("pass", "improved")) for s in seen)
         half = stats.mean_interval(gaps.tolist(), 0.025)
         print(f"  {cell.recipe:<18} gap {half.text()} sd {gaps.std(ddof=1):.3%} n {len(gaps)}: {' '.join(seen)}")
+    if not total:
+        raise SystemExit("no repeat has all the seeds that it asks for")
     upper = 1 - 0.05 ** (1 / total) if red == 0 else float("nan")
     print(f"{red} of {total} repeats red" + (f"; the rate is below {upper:.1%} with 95% confidence" if red == 0 else ""))
 

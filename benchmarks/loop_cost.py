@@ -2,7 +2,7 @@
 
     python benchmarks/loop_cost.py --model tiny --recipe bf16 --recipe te-current
 
-The bare loop has its batches on the device beforehand and looks at nothing until the end; ``run.loop`` draws batches, reads
+The bare loop has its batches on the device beforehand and looks at nothing until the end; ``loop`` draws batches, reads
 each loss and checks it. Both take one compiled or captured step in turns, and the second half of each turn is timed. Printed: milliseconds
 a step of both, and the median of their ratios over the turns with its 95% interval.
 """
@@ -18,24 +18,27 @@ import numpy as np
 import torch
 from fp8parity import recipes
 from fp8parity.judging import stats
-from fp8parity.recipes import matrix as cells
-from fp8parity.runner import Preset, presets
-from fp8parity.training import loop as run
-from fp8parity.training import step as steps
+from fp8parity.recipes.registry import preload, skip_reason
+from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_MODEL, SYNTHETIC, Execution, Mode
+from fp8parity.training.hardware import detect
+from fp8parity.training.isolation import pinned_threads
+from fp8parity.training.loop import loop, microbatches, mode_for
+from fp8parity.training.step import MasterWeightOptimizer, make
 from fp8parity.workload import corpus, models
+from fp8parity.workload.presets import Preset, presets
 
 
 class Turns:
     """One model with its step, and the two loops around it."""
 
-    def __init__(self, preset: Preset, recipe: recipes.Recipe, execution: str, mode: str, device: torch.device) -> None:
-        self.device, self.stream = device, corpus.load("synthetic")
+    def __init__(self, preset: Preset, recipe: recipes.Recipe, execution: Execution, mode: Mode, device: torch.device) -> None:
+        self.device, self.stream = device, corpus.load(SYNTHETIC)
         self.schedule = replace(preset.schedule, validation_every=10**6)
         model = models.build(preset.model, 0, device=device)
         self.converted = recipes.apply(model, recipe, execution, tokens=self.schedule.tokens)
-        self.masters = steps.MasterWeightOptimizer(self.converted, self.schedule)
-        self.take = steps.make(self.converted, self.masters, self.schedule, mode)
-        self.batches = [run.microbatches(self.stream, self.schedule, 0, i, device) for i in range(self.schedule.steps)]
+        self.optimizer = MasterWeightOptimizer(self.converted, self.schedule)
+        self.take = make(self.converted, self.optimizer, self.schedule, mode)
+        self.batches = [microbatches(self.stream, self.schedule, 0, i, device) for i in range(self.schedule.steps)]
         self.half = self.schedule.steps // 2
 
     def bare(self) -> float:
@@ -51,7 +54,7 @@ class Turns:
 
     def ours(self) -> float:
         """Seconds a step, validation aside: a launch waits for the last step but one, so launches keep the pace of the GPU."""
-        history = run.loop(self.take, self.converted, self.masters, self.schedule, self.stream, 0, self.device, None)
+        history = loop(self.take, self.converted, self.optimizer, self.schedule, self.stream, 0, self.device, None)
         self._wait()
         return float(np.mean(history.seconds[self.half :]))
 
@@ -62,22 +65,23 @@ class Turns:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--model", default=DEFAULT_MODEL)
     parser.add_argument("--recipe", action="append")
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
     if args.repeats < 6:
         parser.error("the interval of a median takes 6 repeats or more")
     warnings.simplefilter("ignore")
-    hardware = cells.detect(None)
-    recipes.preload(hardware.capability)
+    hardware = detect(None)
+    preload(hardware.capability)
     device = torch.device(hardware.device)
     preset = presets()[args.model]
-    for name in args.recipe or ["bf16"]:
+    for name in args.recipe or [CONTROL_RECIPE]:
         recipe = recipes.get(name)
-        execution = "native" if recipes.skip_reason(recipe, "native", hardware.capability) is None else "emulated"
-        mode = run.mode_for(recipe, execution, device)
-        with run.pinned_threads(preset.schedule.threads):
+        native = skip_reason(recipe, Execution.NATIVE, hardware.capability) is None
+        execution = Execution.NATIVE if native else Execution.EMULATED
+        mode = mode_for(recipe, execution, device)
+        with pinned_threads(preset.schedule.threads):
             turns = Turns(preset, recipe, execution, mode, device)
             turns.bare()  # compilation and capture
             pairs = [(turns.bare(), turns.ours()) for _ in range(args.repeats)]

@@ -29,6 +29,8 @@ def main() -> None:
         if stored is None:
             raise SystemExit(f"no golden of {model}")
         pairs = [(r, s) for r in runs if r.cell.model == model and (s := stored.seed(r.seed)) is not None]
+        if len(pairs) < 2:
+            raise SystemExit(f"{model}: {len(pairs)} of the seeds are in the golden; 2 are needed")
         tail = stored.tail
         gaps = stats.relative_gaps([r.loss for r, _ in pairs], [s.loss for _, s in pairs], tail)
         steps = np.array([np.abs(np.array(r.loss) / np.array(s.loss) - 1) for r, s in pairs])

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable
 from types import SimpleNamespace
 
+from torch._inductor.runtime.hints import DeviceProperties
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 
@@ -22,6 +23,8 @@ class Launcher:
 
 
 class Named:
+    found_by_coordesc = False
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -36,13 +39,13 @@ class Kernel(CachingAutotuner):
         self.fn, self.lock, self.custom_kernel = SimpleNamespace(__name__=name), threading.Lock(), custom
         self.all = [Launcher(c, spills.get(c)) for c in configs]
         self.launchers = list(self.all) if made else []
-        self.triton_meta, self.inductor_meta, self.device_props = {}, {}, SimpleNamespace(type="cuda")
+        self.triton_meta, self.inductor_meta, self.device_props = {}, {}, DeviceProperties("cuda", 0, 1, 90)
         self.triton_interpret = self.dump_launch_params = self.dump_launch_tensors = self.deterministic_mode = self.is_backward = False
         self.heuristic_type = self.compile_id = self._profiler_ctx = self._debug_call = None
         self._plugins, self._cache_eligible = [], True
         self._cached_launcher = Launcher("the fastest") if made else None
 
-    def precompile(self) -> None:
+    def precompile(self, *args: object, **kwargs: object) -> None:
         assert not self.launchers
         self.launchers = list(self.all)
 

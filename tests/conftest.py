@@ -11,7 +11,7 @@ import reports
 import torch
 from fp8parity import checks
 from fp8parity.numerics import emulation
-from fp8parity.records.cell import Cell, Mode
+from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Module, Provenance, Trajectory
 from fp8parity.report import view
 from fp8parity.runner import Settings
@@ -67,8 +67,9 @@ def trajectory() -> Callable[..., Trajectory]:
     def make(recipe: str = "bf16", seed: int = 0, gap: float = 0.0, **changes: object) -> Trajectory:
         schedule = NANO.schedule
         loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
+        execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
         base = Trajectory(
-            cell=Cell(model="nano", recipe=recipe, execution="native" if recipe == "bf16" else "emulated", corpus="synthetic"),
+            cell=Cell(model="nano", recipe=recipe, execution=execution, corpus="synthetic"),
             seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
             initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,
             validation=[(schedule.steps - 1, loss[-1])], non_finite=None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +15,15 @@ CELL = cell("ao-rowwise", "emulated", "nano")
 
 
 def test_poison_is_nan_in_every_format(monkeypatch):
-    made, emptied = [], []
+    made: list[torch.Tensor] = []
+    emptied: list[int] = []
     real = torch.full
-    monkeypatch.setattr(torch, "full", lambda *terms, **how: made.append(real(*terms, **how)) or made[-1])
+
+    def full(*terms, **how):
+        made.append(real(*terms, **how))
+        return made[-1]
+
+    monkeypatch.setattr(torch, "full", full)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(len(made)))
     autotune.poison(2**20, torch.device("cpu"))
     assert emptied == [0]
@@ -147,8 +152,7 @@ def test_a_block_without_a_tuned_kernel_is_an_error(session, judged, kernels):
 
 def test_where_it_runs(session):
     def why(name: str, device: str) -> str | None:
-        recipe = session.spec(cell(name, "native", "nano")).recipe
-        return autotune.not_applicable(SimpleNamespace(device=torch.device(device), recipe=recipe))
+        return autotune.not_applicable(replace(session.spec(cell(name, "native", "nano")), device=torch.device(device)))
 
     assert why("ao-rowwise", "cpu") == "Inductor chooses between configurations of Triton kernels, on a GPU"
     assert (why("bf16", "cuda"), why("ao-rowwise", "cuda")) == (None, None)

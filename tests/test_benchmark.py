@@ -29,7 +29,8 @@ class Machine:
     """A machine under a made-up clock: a recipe's step takes its seconds, times a slow-down that grows with the clock."""
 
     def __init__(self, drift: float = 0.0) -> None:
-        self.now, self.drift, self.order = 0.0, drift, []
+        self.now, self.drift = 0.0, drift
+        self.order: list[str] = []
 
     def side(self, name: str, seconds: float) -> SimpleNamespace:
         def run(number: int) -> float:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import processes
 import pytest
+from processes import FIXTURES, ROOT
 
-ROOT = Path(__file__).parents[1]
 CONFTEST = """
 import reports
 from fp8parity.judging import loss
@@ -65,21 +63,16 @@ def gate(tmp_path):
         (tmp_path / "golden").mkdir(exist_ok=True)
         (tmp_path / "golden" / "policy.toml").write_text('[[loss]]\nmargin = 0.005\nwhy = "a made-up row"\n')
         (tmp_path / "golden" / "known_failures.toml").write_text(known)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("GITHUB")}
-        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "suites/convergence"]
         recipes = [part for name in ("te-current", "te-block", "te-mxfp8") for part in ("--recipe", name)]
-        return subprocess.run(
-            [*command, *recipes, "--execution", "emulated", *arguments],
-            cwd=tmp_path, env=kept | {"PYTHONPATH": f"{ROOT / 'fixtures'}:{ROOT / 'tests'}", "COLUMNS": "160"} | (environment or {}),
-            capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+        terms = ("suites/convergence", *recipes, "--execution", "emulated", *arguments)
+        return processes.run("pytest", *terms, cwd=tmp_path, path=(FIXTURES, str(ROOT / "tests")), **(environment or {}))
 
     return run
 
 
 def properties(path: Path) -> dict[str, dict[str, str]]:
     return {
-        case.get("name"): {p.get("name"): p.get("value") for p in case.iter("property")}
+        case.attrib["name"]: {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
         for case in ElementTree.parse(path).getroot().iter("testcase")
         if case.find("properties") is not None
     }

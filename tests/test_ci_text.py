@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fp8parity.cli import main
 from fp8parity.judging.verdict import Gap, LossDetail, NumericsDetail, Verdict
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import ci
 
 
 def verdict(status="fail", corpus="synthetic", check="gemm", detail=None):
-    cell = Cell(model="tiny", recipe="te-current", execution="native", corpus=corpus)
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=corpus)
     return Verdict(cell=cell, check=check, status=status, headline="h", detail=detail)
 
 

@@ -13,6 +13,7 @@ from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import load_records, name_of, write_json
+from narrowed import some, trajectories
 
 GOLDEN = str(Path(__file__).parents[1] / "golden")
 
@@ -56,7 +57,7 @@ def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):
 
 
 def measured(trajectory, value: float) -> Measurements:
-    cell = Cell(model="tiny", recipe="te-current", execution="emulated", corpus="synthetic")
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="synthetic")
     row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
     return Measurements(cell=cell, check="gemm", values=[row], provenance=trajectory().provenance, session="s")
 
@@ -152,7 +153,7 @@ def test_bounds_of_a_first_step_are_means_over_seeds(first_steps, bounds):
 
 def test_bounds_of_a_first_step_judge_it(first_steps, bounds, tmp_path):
     bounds(FIRST_STEP + LOSS, "--write")
-    controls = [r for r in load_records(tmp_path / "set") if r.cell.is_control]
+    controls = [r for r in trajectories(load_records(tmp_path / "set")) if r.cell.is_control]
     write_json(path_of(tmp_path, "nano", "synthetic"), from_runs(controls, []))
     main(["judge", str(tmp_path / "set"), "--golden-dir", str(tmp_path), "--report", str(tmp_path / "r.json")])
     verdicts = {v["cell"]["recipe"]: v for v in json.loads((tmp_path / "r.json").read_text())["verdicts"]}
@@ -175,8 +176,8 @@ def test_a_reader_that_stops_is_no_error():
     root = Path(__file__).parents[1]
     command = [sys.executable, "-m", "fp8parity", "judge", str(root / "golden" / "records" / "upgrades" / "h200-torchao-0.17.0.zip")]
     with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        process.stdout.close()
-        assert process.stderr.read() == b""
+        some(process.stdout).close()
+        assert some(process.stderr).read() == b""
         assert process.wait(60) == 2
 
 
@@ -186,7 +187,7 @@ def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatc
     (tmp_path / "policy.toml").write_text((Path(GOLDEN) / "policy.toml").read_text())
     command = [sys.executable, "-m", "fp8parity", "golden", "store", f"{GOLDEN}/records/h200.zip", "--golden-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        process.stdout.close()
+        some(process.stdout).close()
     stored = {p.name: len(json.loads(p.read_text())["cells"]) for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")}
     assert stored == {"small.json": 9, "base.json": 9, "1b.json": 9}
     assert main(["golden", "store", f"{GOLDEN}/records/upgrades/epyc-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)]) == 2

@@ -10,7 +10,7 @@ from fp8parity.judging.compare import compare
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.policy import Band
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from two_sides import POLICY, WHY, change, compared
 
@@ -18,7 +18,8 @@ from two_sides import POLICY, WHY, change, compared
 @pytest.fixture
 def measured(trajectory):
     def make(version, sqnr=28.5, bias=1.0, recipe="te-current", metric="fprop sqnr"):
-        cell = Cell(model="tiny", recipe=recipe, execution="native" if recipe == "bf16" else "emulated", corpus="synthetic")
+        execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+        cell = Cell(model="tiny", recipe=recipe, execution=execution, corpus="synthetic")
         values = [Measurement(metric=metric, where="g", value=sqnr), Measurement(metric="bias", where="g", value=bias)]
         made = two_sides.provenance(trajectory, version)
         return Measurements(cell=cell, check="gemm", values=values, provenance=made, session=version)
@@ -53,7 +54,7 @@ def test_a_measured_number_narrows_the_limits(measured, new, effect):
     """The rule alone allows 28 to 29; the band around the measured 28.5 allows 28.4 to 28.6."""
     old = measured("2.12.0")
     numbers = MeasuredNumbers({"shared": {NumberKey.of(old.cell, "gemm", old.values[0]): Number(28.5, "made")}})
-    policy = POLICY.model_copy(update={"band": (Band(check="gemm", metric="fprop sqnr", band=0.1, why=WHY),)})
+    policy = POLICY.model_copy(update={"band": (Band(check="gemm", metric=("fprop sqnr",), band=0.1, why=WHY),)})
     found = compare([old], [measured("2.13.0", new)], Goldens(numbers=numbers), policy)
     assert change(found, kind="gemm").effect == effect
 

@@ -63,12 +63,12 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
 @pytest.mark.parametrize(
     ("table", "row", "line"),
     [
-        ("loss", LossRow(margin=0.01, recipe="te-nvfp4", why=WHY), "[[loss]] row 2: recipe = ('te-nvfp4',), margin = 0.01"),
-        ("golden", GoldenRow(least_seeds=2, model="1b", why=WHY), "[[golden]] row 2: model = ('1b',), least_seeds = 2"),
-        ("speed", SpeedRow(band=0.1, memory_band=0.1, model="1b", why=WHY), "[[speed]] row 2: model = ('1b',), band = 0.1"),
-        ("rule", Rule(check="gemm", where="K=1", low=0, high=1, why=WHY), "[[rule]] row 3: check = gemm, where = ('K=1',)"),
+        ("loss", LossRow(margin=0.01, recipe=("te-nvfp4",), why=WHY), "[[loss]] row 2: recipe = ('te-nvfp4',), margin = 0.01"),
+        ("golden", GoldenRow(least_seeds=2, model=("1b",), why=WHY), "[[golden]] row 2: model = ('1b',), least_seeds = 2"),
+        ("speed", SpeedRow(band=0.1, memory_band=0.1, model=("1b",), why=WHY), "[[speed]] row 2: model = ('1b',), band = 0.1"),
+        ("rule", Rule(check="gemm", where=("K=1",), low=0, high=1, why=WHY), "[[rule]] row 3: check = gemm, where = ('K=1',)"),
         ("rule", Rule(check="codes", low=0, high=0, why=WHY), "[[rule]] row 3: check = codes"),
-        ("band", Band(check="gemm", metric="wgrad sqnr", band=1, why=WHY), "[[band]] row 2: check = gemm, metric = ('wgrad sqnr',)"),
+        ("band", Band(check="gemm", metric=("wgrad sqnr",), band=1, why=WHY), "[[band]] row 2: check = gemm, metric = ('wgrad sqnr',)"),
     ],
 )
 def test_a_planted_row_that_matches_nothing_is_named(lines, table, row, line):
@@ -103,7 +103,7 @@ def test_numbers_that_nothing_measured_are_counted(lines, goldens):
 
 def test_a_claim_that_nothing_measured_is_named(lines):
     claim = Claim(
-        source="A paper", url="https://example.org", recipe="te-nvfp4", metric="loss gap", model="8B", hardware="B200", published="1%",
+        source="A paper", url="https://example.org", recipe=("te-nvfp4",), metric="loss gap", model="8B", hardware="B200", published="1%",
         differs="another model",
     )  # fmt: skip
     assert lines(POLICY.model_copy(update={"claims": (claim,)})) == ["claim of A paper on te-nvfp4"]
@@ -113,7 +113,13 @@ def test_a_claim_that_nothing_measured_is_named(lines):
 
 def test_a_known_failure_that_nothing_covers_is_named(lines):
     entry = KnownFailure(
-        check="gemm", recipe="te-block", status="fail", link="https://example.org/7", expires=datetime.date(2999, 1, 1), why=WHY
+        check=("gemm",), recipe=("te-block",), status="fail", link="https://example.org/7", expires=datetime.date(2999, 1, 1), why=WHY
     )
     known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
     assert lines(POLICY.model_copy(update={"known": known})) == ["known failure of recipe te-block"]
+
+
+def test_a_misspelt_name_beside_a_good_one_is_named(lines):
+    """The row is needed for the good name; nothing would ever tell of the other."""
+    rows = (*POLICY.rule, Rule(check="gemm", recipe=("te-current", "te-curent"), low=28, high=29, why=WHY))
+    assert lines(POLICY.model_copy(update={"rule": rows[1:]})) == ["recipe 'te-curent' in [[rule]] row 2"]

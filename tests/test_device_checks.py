@@ -20,6 +20,7 @@ from fp8parity.numerics.scaling import delayed_scale, quantise, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.conversion import passing
+from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement
 from sessions import cell
 from torch import nn
@@ -235,7 +236,7 @@ def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypa
     monkeypatch.setattr(codes, "installed", lambda name: True)
     assert codes.second_opinion(on_cpu) is None
     assert codes.second_opinion(on_gpu) == f"the vendor's reference {on_gpu.recipe.reference}"
-    assert codes.second_opinion(replace(on_gpu, execution="native")) == f"the vendor's reference {on_gpu.recipe.reference}"
+    assert codes.second_opinion(replace(on_gpu, execution=Execution.NATIVE)) == f"the vendor's reference {on_gpu.recipe.reference}"
     assert codes.second_opinion(replace(on_gpu, recipe=RECIPES["te-block"])) is None
     assert codes.second_opinion(replace(on_cpu, recipe=RECIPES["ao-rowwise"])) == "the vendor torchao"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fp8parity.recipes import RECIPES, apply
+from fp8parity.records.cell import Execution
 from fp8parity.training.step import cross_entropy
 from fp8parity.workload import corpus, models
 from fp8parity.workload.presets import presets
@@ -22,9 +23,9 @@ def train(rank: int, path: str, all_gather: bool) -> None:
     recipe = RECIPES["ao-tensorwise"]
     if all_gather:
         recipe = replace(recipe, options=(("enable_fsdp_float8_all_gather", True),))
-    converted = apply(models.build(presets()["tiny"].model, 0), recipe, "emulated", tokens=256)
+    converted = apply(models.build(presets()["tiny"].model, 0), recipe, Execution.EMULATED, tokens=256)
     mesh = init_device_mesh("cpu", (2,))
-    for layer in converted.model.layers:
+    for layer in converted.model.get_submodule("layers").children():
         fully_shard(layer, mesh=mesh)
     fully_shard(converted.model, mesh=mesh)
     optimiser = torch.optim.AdamW(converted.model.parameters(), lr=1e-3, foreach=False)

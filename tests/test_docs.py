@@ -9,99 +9,28 @@ import argparse
 import itertools
 import os
 import re
-import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
+from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, example, steps
 from fp8parity import checks, cli, recipes
 from fp8parity.judging.verdict import LOSS, THROUGHPUT, Status
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload import corpus
-from sessions import cell, verdict
 
-ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "golden/README.md", *sorted((ROOT / "docs").glob("*.md")))
-LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", "markdown", ""}
 RUN = {"recipes", "power", "judge", "merge", "compare", "bounds"}
 """Subcommands that take seconds; of the others the options are parsed."""
-VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{[^}]*\}|\$\w+")
-PREFIX = re.compile(r"\w+=.*|srun|-.*|run:|\|")
-
-
-@dataclass(frozen=True)
-class Block:
-    """Consecutive lines of code; ``language`` of an indented block is "indented", ``output`` the text fence right after."""
-
-    page: Path
-    line: int
-    language: str
-    text: str
-    output: str = ""
-
-    @property
-    def id(self) -> str:
-        return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
-
-
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.S | re.M)
-INDENTED = re.compile(r"(?:^ {4}[^\n]*\n)+", re.M)
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text()
-    found = [(m.start(), m[1].strip(), m[2], m[3] or "") for m in FENCE.finditer(text)]
-    rest = FENCE.sub(lambda m: re.sub(r"[^\n]", "#", m[0]), text)
-    found += [(m.start(), "indented", m[0], "") for m in INDENTED.finditer(rest)]
-    return [Block(page, text[:at].count("\n") + 1, kind, body, output) for at, kind, body, output in found]
-
-
-def commands(block: Block) -> list[list[str]]:
-    """Program and arguments of each command that this project is responsible for, a shell's comments, variables and prefixes taken off."""
-    if block.language not in ("sh", "indented", "yaml"):
-        return []
-    found = []
-    for line in block.text.replace("\\\n", " ").splitlines():
-        for part in re.split(r"&&|;|\s\|\s", VARIABLE.sub("*", line)):
-            try:
-                words = shlex.split(part.strip().removeprefix("- "), comments=True)
-            except ValueError:  # prose or a message, not a command
-                continue
-            words = words[next((i for i, w in enumerate(words) if not PREFIX.fullmatch(w)), len(words)) :]
-            if words and (command := _ours(words)):
-                found.append(command)
-    return found
-
-
-def _ours(words: list[str]) -> list[str] | None:
-    program, *arguments = [Path(words[0]).name, *words[1:]]
-    if program in ("python", "python3") and arguments[:1] == ["-m"]:
-        program, *arguments = arguments[1:]
-    if program in ("python", "python3") and arguments[:1] and arguments[0].endswith(".py"):
-        return ["script", *arguments]
-    return [program, *arguments] if program in ("fp8parity", "pytest", "pip", "tox") else None
-
-
-def steps(workflow: Path) -> list[Block]:
-    """What a GitHub workflow runs."""
-    jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    return [Block(workflow, i, "sh", step["run"]) for job in jobs.values() for i, step in enumerate(job["steps"]) if "run" in step]
-
 
 BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
 COMMANDS = [pytest.param(b, c, id=f"{b.id} {' '.join(c)}") for b in BLOCKS for c in commands(b)]
 SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output]
-EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
 
 
 @pytest.fixture
@@ -132,7 +61,7 @@ def stand_in(trajectory) -> Callable[[Path], None]:
     def make(path: Path) -> None:
         out = path.with_suffix("") if path.suffix == ".zip" else path
         for recipe, execution in (("bf16", "native"), ("te-current", "emulated")):
-            cell = Cell(model="mini", recipe=recipe, execution=execution, corpus="synthetic")
+            cell = Cell(model="mini", recipe=recipe, execution=Execution(execution), corpus="synthetic")
             for seed in range(3):
                 gap = 0.001 * (seed + 1) if recipe != "bf16" else 0.0
                 write_json(out / file_name(cell, f"seed{seed}"), trajectory(recipe, seed, gap, cell=cell))
@@ -148,9 +77,14 @@ def stand_in(trajectory) -> Callable[[Path], None]:
 def parsed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> argparse.Namespace:
     """What the real parser makes of a command's arguments; it exits on an option that it does not know."""
     seen: list[argparse.Namespace] = []
+
+    def keep(args: argparse.Namespace) -> int:
+        seen.append(args)
+        return 0
+
     with monkeypatch.context() as patch:
         for name in cli.COMMANDS:
-            patch.setitem(cli.COMMANDS, name, lambda args: seen.append(args) or 0)
+            patch.setitem(cli.COMMANDS, name, keep)
         assert cli.main(arguments) == 0
     return seen[0]
 
@@ -205,13 +139,6 @@ def environments(text: str) -> set[str]:
     return found
 
 
-def example(index: int) -> types.ModuleType:
-    """A Python block of docs/extend.md as a module."""
-    module = types.ModuleType(f"fp8parity_docs_{index}")
-    exec(compile(EXTEND[index].text, EXTEND[index].id, "exec"), module.__dict__)
-    return module
-
-
 @pytest.mark.parametrize(("block", "command"), COMMANDS)
 def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
     program, *arguments = command
@@ -220,7 +147,8 @@ def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
     elif program == "pytest":
         check_pytest(arguments, monkeypatch, [example(0)] if block.page.name == "extend.md" else [])
     else:
-        {"script": check_script, "pip": check_pip, "tox": check_tox}[program](*arguments)
+        others: dict[str, Callable[..., None]] = {"script": check_script, "pip": check_pip, "tox": check_tox}
+        others[program](*arguments)
 
 
 @pytest.mark.parametrize("block", SHOWN)
@@ -268,35 +196,6 @@ def test_every_status_check_and_section_has_its_line():
     text = (ROOT / "docs/report.md").read_text()
     assert unlisted(text) == []
     assert unlisted(text.replace("\n| `stale` |", "\n| `old` |")) == ["| `stale` |"]
-
-
-def test_the_check_that_extend_shows(monkeypatch, tmp_path, session):
-    """It measures, its rule bounds it on both sides, and its test is Python."""
-    rows = next(b for b in EXTEND if b.language == "toml")
-    (tmp_path / "policy.toml").write_text(rows.text)
-    [check] = example(1).pytest_fp8parity_checks()
-    monkeypatch.setitem(checks.CHECKS, check.name, check)
-    record = session.measure("gain", cell("te-current", "emulated"))
-    assert [m.metric for m in record.values] == ["fprop gain", "dgrad gain", "wgrad gain"]
-    assert verdict(record, tmp_path).status == "pass"
-    for factor in (0.97, 1.03):
-        wrong = [m.model_copy(update={"value": m.value * factor}) for m in record.values]
-        assert verdict(record.model_copy(update={"values": wrong}), tmp_path).status == "fail"
-    assert example(2).test_gain
-
-
-def test_a_check_is_added_without_editing_the_library(tmp_path):
-    """The three blocks of docs/extend.md in a user's own project, and nothing else."""
-    check, test, rule = (b.text for b in EXTEND[1:])
-    (tmp_path / "pytest.ini").write_text("[pytest]\nfp8parity_golden_dir = mine\n")
-    (tmp_path / "conftest.py").write_text(f'{check}\npytest_plugins = ("fp8parity.gate.plugin",)\n')
-    (tmp_path / "test_gain.py").write_text(test)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "policy.toml").write_text(rule)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:randomly", "--recipe", "te-current", "--execution", "emulated"]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT / "fixtures")}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-    assert "Accept: all 1 checks are green." in done.stdout
 
 
 PLANTS = {

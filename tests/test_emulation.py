@@ -3,10 +3,11 @@
 import pytest
 import torch
 from fp8parity.numerics import emulation, prng
-from fp8parity.numerics.emulation import EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
+from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
 from fp8parity.numerics.scaling import gemm_tiles, quantise, tile
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
+from narrowed import some
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -18,6 +19,12 @@ def linear(recipe: str, n: int = 96, k: int = 64) -> EmulatedLinear:
     with torch.no_grad():
         module.weight.copy_(prng.normal(3, n * k).view(n, k))
     return EmulatedLinear(module, RECIPES[recipe].linear, torch.Generator().manual_seed(0))
+
+
+def delayed(layer: EmulatedLinear, tensor: str) -> DelayedScale:
+    state = layer.states[tensor]
+    assert isinstance(state, DelayedScale)
+    return state
 
 
 def inputs(rows: int = 64, cols: int = 64, stream: int = 1) -> torch.Tensor:
@@ -68,7 +75,7 @@ def test_three_gemms_are_those_of_the_dequantised_operands(recipe):
 
 def test_delayed_scale_follows_the_amax_of_earlier_steps():
     layer = linear("te-delayed")
-    state = layer.states["x"]
+    state = delayed(layer, "x")
     for step, factor in enumerate((1.0, 4.0, 2.0)):
         used = float(state.scale)
         x = inputs() * factor
@@ -82,9 +89,9 @@ def test_delayed_scale_follows_the_amax_of_earlier_steps():
 def test_a_spike_saturates_once_and_is_remembered():
     layer = linear("te-delayed")
     layer(inputs())
-    before = float(layer.states["x"].scale)
+    before = float(delayed(layer, "x").scale)
     layer(inputs() * 64)
-    assert float(layer.states["x"].scale) == pytest.approx(before / 64, rel=1e-6)
+    assert float(delayed(layer, "x").scale) == pytest.approx(before / 64, rel=1e-6)
 
 
 def test_recompute_uses_the_first_passes_scales_and_counts_once():
@@ -94,7 +101,7 @@ def test_recompute_uses_the_first_passes_scales_and_counts_once():
         plain(x.clone().requires_grad_()).backward(dy)
         y = checkpoint(recomputed, x.clone().requires_grad_(), use_reentrant=False, context_fn=recompute_contexts)
         y.backward(dy)
-        assert torch.equal(plain.weight.grad, recomputed.weight.grad)
+        assert torch.equal(some(plain.weight.grad), some(recomputed.weight.grad))
     for name, buffer in plain.named_buffers():
         assert torch.equal(buffer, recomputed.get_buffer(name)), name
 
@@ -117,8 +124,8 @@ def test_weights_of_a_delayed_layer_survive_a_checkpoint():
     layer(inputs() * 8)
     other = linear("te-delayed")
     other.load_state_dict(layer.state_dict())
-    assert torch.equal(other.states["x"].scale, layer.states["x"].scale)
-    assert torch.equal(other.states["w"].amax_history, layer.states["w"].amax_history)
+    assert torch.equal(delayed(other, "x").scale, delayed(layer, "x").scale)
+    assert torch.equal(delayed(other, "w").amax_history, delayed(layer, "w").amax_history)
 
 
 def test_fp32_scales_of_fine_tiles_run_in_fp32():

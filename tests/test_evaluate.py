@@ -14,7 +14,7 @@ from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.policy import LossRow, Policy, Rule, SpeedRow
 from fp8parity.judging.speed import SpeedEntry, SpeedGolden
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Measurement, Measurements
 from sessions import ROOT
 from timings import CELL, GPU, HERE, made
@@ -90,7 +90,7 @@ def test_the_order_of_records_changes_nothing(runs, goldens):
 
 
 def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
-    cell = Cell(model="nano", recipe="te-current", execution="emulated")
+    cell = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
     source = trajectory().provenance.model_copy(update={"device": GPU})
     check = Measurements(cell=cell, check="gemm", values=[Measurement(metric="a", where="b", value=28.5)], provenance=source, session="s")
     timing = made(provenance=source)
@@ -103,7 +103,7 @@ def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
 @pytest.mark.parametrize(("device", "status"), [(GPU, "pass"), ("NVIDIA Other", "no-golden")])
 def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
     entry = SpeedEntry(
-        ratio=1.2, low=1.2, high=1.2, pairs=11, memory=0.9, tokens_per_second=1, bf16_tokens_per_second=1, mode="compiled", tokens=16384,
+        ratio=1.2, low=1.2, high=1.2, pairs=11, memory=0.9, tokens_per_second=1, bf16_tokens_per_second=1, mode=Mode.COMPILED, tokens=16384,
         flops_per_token=2e9, commit="c",
     )  # fmt: skip
     golden = SpeedGolden(gpu=GPU, model="base", cells={CELL.label: entry}, provenance=HERE)
@@ -114,8 +114,9 @@ def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
 
 def test_known_failures_are_marked(runs, goldens):
     entry = KnownFailure(
-        check="loss parity", recipe="te-current", status="fail", link="https://example.org/7", expires=datetime.date(2999, 1, 1), why=WHY
-    )
+        check=("loss parity",), recipe=("te-current",), status="fail", link="https://example.org/7",
+        expires=datetime.date(2999, 1, 1), why=WHY,
+    )  # fmt: skip
     known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
     records = runs(gap=0.02)
     assert statuses(evaluate(records, goldens, POLICY)[0]) == {"bf16": "pass", "te-current": "fail"}
@@ -131,13 +132,13 @@ def test_each_session_s_control_has_a_verdict(runs, goldens):
 
 
 def test_a_cell_without_a_row_is_an_error(runs, goldens):
-    rows = POLICY.model_copy(update={"loss": (LossRow(margin=0.005, recipe="bf16", why=WHY),)})
+    rows = POLICY.model_copy(update={"loss": (LossRow(margin=0.005, recipe=("bf16",), why=WHY),)})
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-nano-emulated"):
         evaluate(runs(), goldens, rows)
 
 
 class TestLooks:
-    CELL = Cell(model="nano", recipe="te-current", execution="emulated")
+    CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
 
     def test_they_are_the_row_s(self, goldens):
         assert looks(self.CELL, goldens, POLICY) == (3, 5, 8)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fp8parity.numerics import emulation, scaling
 from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
-from fp8parity.numerics.scaling import SCALE_RULES
+from fp8parity.numerics.scaling import SCALE_RULES, ScaleRule
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.conversion import plain_checkpoint
@@ -18,7 +18,7 @@ from sessions import cell
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def rule(name: str, change: Callable) -> Plant:
+def rule(name: str, change: Callable[[ScaleRule], ScaleRule]) -> Plant:
     return lambda patch: patch.setitem(SCALE_RULES, name, change(SCALE_RULES[name]))
 
 
@@ -27,7 +27,7 @@ def operand(recipe: str, **operands: Operand) -> Plant:
     return lambda patch: patch.setitem(RECIPES, recipe, replace(r, linear=replace(r.linear, **operands)))
 
 
-def method(cls: type, name: str, change: Callable) -> Plant:
+def method(cls: type, name: str, change: Callable[[Callable[..., object]], Callable[..., object]]) -> Plant:
     return lambda patch: patch.setattr(cls, name, change(getattr(cls, name)))
 
 
@@ -78,6 +78,7 @@ def truncated(real):
     return gemm
 
 
+_ROUND = scaling.round_to_grid
 E5M2_BLOCK = Operand("e5m2", (1, 128), "te-pow2")
 FAULTS = {
     "E5M2 for E4M3 in the gradient": (operand("te-block", dgrad_dy=E5M2_BLOCK, wgrad_dy=E5M2_BLOCK), "te-block", "gemm"),
@@ -112,16 +113,13 @@ FAULTS = {
         "ao-rowwise", "defaults",
     ),
 }  # fmt: skip
-_ROUND = scaling.round_to_grid
 
 
 @pytest.fixture
 def extra_recipes(monkeypatch):
     """Recipes that only the faults need: rowwise on the core, and one whose wgrad stays in BF16 on the core."""
-    rowwise, plain = RECIPES["ao-rowwise"], RECIPES["ao-rowwise-gw-hp"]
-    core = {"vendor_emulation": False, "adapter": "", "native": None}
-    monkeypatch.setitem(RECIPES, "core-rowwise", replace(rowwise, name="ao-rowwise", **core))
-    monkeypatch.setitem(RECIPES, "bf16-like", replace(plain, name="ao-rowwise-gw-hp", **core))
+    for name, of in (("core-rowwise", "ao-rowwise"), ("bf16-like", "ao-rowwise-gw-hp")):
+        monkeypatch.setitem(RECIPES, name, replace(RECIPES[of], vendor_emulation=False, adapter="", native=None))
 
 
 @pytest.mark.parametrize("fault", FAULTS)

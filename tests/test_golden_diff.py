@@ -8,6 +8,7 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.judging.loss_goldens import from_runs, path_of
 from fp8parity.judging.speed import SpeedEntry, SpeedGolden
+from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Measurement
 from fp8parity.records.storage import name_of, write_json
 
@@ -86,7 +87,7 @@ def test_rows_say_what_moved_and_why(repository, capsys):
     added = '[[golden]]\nmodel = "1b"\nleast_seeds = 2\nwhy = "long runs"\n'
     (golden / "policy.toml").write_text(text + added)
     assert lines(golden, capsys) == [
-        "golden/policy.toml: [[loss]] every cell: margin 0.005 -> 0.01 (+0.005), another why (twice as wide)",
+        "golden/policy.toml: [[loss]] every cell: margin 0.005 -> 0.01 (+0.005), why changed (twice as wide)",
         "golden/policy.toml: [[rule]] check gemm, metric fprop sqnr: low 28.0 -> 27.6 (-0.4) (measured)",
         "golden/policy.toml: + [[golden]] model 1b: least_seeds = 2 (long runs)",
     ]
@@ -141,7 +142,7 @@ def test_throughput_goldens(repository, capsys, trajectory):
     def store(**ratios):
         cells = {
             f"{name} native": SpeedEntry(
-                ratio=r, low=r, high=r, pairs=11, memory=0.8, tokens_per_second=1, bf16_tokens_per_second=1, mode="compiled",
+                ratio=r, low=r, high=r, pairs=11, memory=0.8, tokens_per_second=1, bf16_tokens_per_second=1, mode=Mode.COMPILED,
                 tokens=8, flops_per_token=6.0, commit="c",
             )
             for name, r in ratios.items()

@@ -35,7 +35,7 @@ class FakeNvml(SimpleNamespace):
         )
 
 
-def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980)) -> Watch:
+def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980)) -> Watch | None:
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks)))
     monkeypatch.setattr(gpu_monitor, "SETTLE", 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)

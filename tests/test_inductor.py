@@ -10,6 +10,7 @@ from autotuners import Kernel, run, three
 from fp8parity.training.inductor import Configurations, barriers, with_barriers
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
+from torch._inductor.codecache import CodeCacheFuture
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
 
@@ -56,17 +57,17 @@ def test_a_configuration_that_inductor_tunes_further_is_an_error(kernels):
 
 def test_nothing_gets_in_or_out(kernels, monkeypatch):
     """Code compiled before, caches on disk and in the process, settings."""
-    resets = []
+    resets: list[int] = []
     monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(len(resets)))
     before, real = os.environ.get("TORCHINDUCTOR_CACHE_DIR"), CachingAutotuner.run
-    CompiledTritonKernels._cache["tuned"] = None
+    CompiledTritonKernels._cache["tuned"] = CodeCacheFuture()
 
     def inside():
         with Configurations():
             assert CompiledTritonKernels._cache == {}
             assert os.environ["TORCHINDUCTOR_CACHE_DIR"] not in (before, "")
             assert (config.coordinate_descent_tuning, config.autotune_remote_cache) == (False, False)
-            CompiledTritonKernels._cache["chosen"] = None
+            CompiledTritonKernels._cache["chosen"] = CodeCacheFuture()
             raise RuntimeError("in the block")
 
     with config.patch(coordinate_descent_tuning=True):
@@ -100,7 +101,7 @@ def test_a_barrier_stands_before_what_is_read_back_and_nowhere_else():
 def test_barriers_reach_what_is_compiled_inside_alone(monkeypatch):
     monkeypatch.setattr(AsyncCompile, "triton", lambda self, name, source, device_str="cuda": (name, source, device_str))
     with barriers() as changed:
-        assert AsyncCompile.triton(None, "k", SOURCE, device_str="xpu") == ("k", with_barriers(SOURCE), "xpu")
-        assert AsyncCompile.triton(None, "other", "pass\n") == ("other", "pass\n", "cuda")
+        assert AsyncCompile.triton(AsyncCompile(), "k", SOURCE, device_str="xpu") == ("k", with_barriers(SOURCE), "xpu")
+        assert AsyncCompile.triton(AsyncCompile(), "other", "pass\n") == ("other", "pass\n", "cuda")
     assert changed == ["k"]
-    assert AsyncCompile.triton(None, "k", SOURCE) == ("k", SOURCE, "cuda")
+    assert AsyncCompile.triton(AsyncCompile(), "k", SOURCE) == ("k", SOURCE, "cuda")

@@ -7,13 +7,13 @@ import pytest
 from fp8parity.judging import numerics
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.policy import Band, MetricRow, Policy, Rule
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 
-CELL = Cell(model="nano", recipe="te-current", execution="emulated", corpus="synthetic")
-RULE = Rule(check="gemm", metric="fprop sqnr", recipe="te-current", where="g", low=28.0, high=29.0, why="a made-up row")
+CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED, corpus="synthetic")
+RULE = Rule(check="gemm", metric=("fprop sqnr",), recipe=("te-current",), where=("g",), low=28.0, high=29.0, why="a made-up row")
 WIDE = Rule(check="gemm", low=0, high=99, why="a made-up row")
-BAND = Band(check="gemm", metric="fprop sqnr", band=0.5, why="a made-up band")
+BAND = Band(check="gemm", metric=("fprop sqnr",), band=0.5, why="a made-up band")
 STORED = MeasuredNumbers({"shared": {NumberKey("gemm", "fprop sqnr", "g", "nano", "te-current", CELL.execution): Number(28.5, "set1")}})
 BOTH_WAYS = pytest.mark.parametrize(
     ("value", "status"), [(28.4, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (-math.inf, "fail"), (math.nan, "fail")]
@@ -31,7 +31,7 @@ def judged(trajectory):
 
 
 def policy(*rows, **others) -> Policy:
-    rules, bands = (tuple(r for r in rows if isinstance(r, kind)) for kind in (Rule, Band))
+    rules, bands = tuple(r for r in rows if isinstance(r, Rule)), tuple(r for r in rows if isinstance(r, Band))
     return Policy(path=Path("policy.toml"), rule=rules, band=bands, **others)
 
 
@@ -80,6 +80,6 @@ def test_notes_are_shown_and_judge_nothing(judged):
 
 
 def test_the_lowest_shown_number_stands_in_tables(judged):
-    shown = MetricRow(name="fprop sqnr", better="higher", unit="dB", shown=True)
+    shown = MetricRow(name=("fprop sqnr",), better="higher", unit="dB", shown=True)
     assert judged(policy(RULE, metric=(shown,)), 28.5, 28.2).numerics.snr == 28.2
     assert judged(policy(RULE), 28.5).numerics.snr is None

@@ -14,7 +14,9 @@ import pytest
 from fp8parity.runner import use_of
 from fp8parity.training import locks
 from fp8parity.training.hardware import device_of
+from fp8parity.training.locks import Use
 from fp8parity.workload.models import MODELS
+from narrowed import some
 
 HOLD = """
 import sys
@@ -35,17 +37,18 @@ class Holder:
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def holds(self, within: float) -> bool:
-        ready, _, _ = select.select([self.process.stdout], [], [], within)
-        return bool(ready) and self.process.stdout.readline() == "held\n"
+        out = some(self.process.stdout)
+        ready, _, _ = select.select([out], [], [], within)
+        return bool(ready) and out.readline() == "held\n"
 
     def release(self) -> None:
         self.process.communicate("\n", timeout=30)
 
 
 @contextmanager
-def holding(*arguments: object) -> Iterator[Holder]:
+def holding(folder: Path, how: str) -> Iterator[Holder]:
     """A holder that ends with the test, whatever the test does."""
-    holder = Holder(*arguments)
+    holder = Holder(folder, how)
     try:
         yield holder
     finally:
@@ -81,7 +84,7 @@ def test_who_waits_for_whom(tmp_path, first, second, waits):
 def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
     with holding(tmp_path, "alone") as one:
         assert one.holds(30)
-        with locks.gpu(tmp_path, "cuda:1", "alone"), locks.gpu(tmp_path, "cpu", "alone"):
+        with locks.gpu(tmp_path, "cuda:1", Use.ALONE), locks.gpu(tmp_path, "cpu", Use.ALONE):
             assert sorted(p.name for p in tmp_path.iterdir()) == [".cuda0.lock", ".cuda1.lock"]
 
 

@@ -54,7 +54,7 @@ def test_initial_weights_are_pinned():
 def test_options_of_the_model():
     model = build(SMALL, 0)
     assert model.lm_head.weight is model.embedding.weight
-    assert model.layers[0].attention.q_proj.bias is not None
+    assert model.get_submodule("layers.0.attention.q_proj").bias is not None
     ids = torch.arange(12).view(1, 12)
     y = model(ids)
     assert y.shape == (1, 12, 256)

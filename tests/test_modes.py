@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,28 +10,37 @@ import torch
 from fp8parity.checks import modes
 from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
+from fp8parity.recipes import ConvertedModel
+from fp8parity.records.cell import Execution, Mode
 from fp8parity.training import step as steps
+from fp8parity.workload.schedule import Schedule
 from sessions import cell
 
 CELL = cell("te-current", "emulated", "nano")
 REAL = steps.make
+Call = tuple[list[steps.Batch], int]
+"""What a step is called with."""
+Change = Callable[[Call, list[steps.Batch], int], Call]
 
 
 class Replay:
     """A graph's stand-in: eager steps, from the fourth on through ``change(first captured batches, batches, step)``."""
 
-    def __init__(self, change, *terms) -> None:
-        self.take, self.change, self.captured = REAL(*terms, "eager"), change, None
+    def __init__(
+        self, change: Change | None, converted: ConvertedModel, optimizer: steps.MasterWeightOptimizer, schedule: Schedule
+    ) -> None:
+        self.take, self.change = REAL(converted, optimizer, schedule, Mode.EAGER), change
+        self.captured: Call | None = None
         self.graph = None if change is None else object()
 
-    def __call__(self, batches, step):
+    def __call__(self, batches: list[steps.Batch], step: int) -> torch.Tensor:
         if step >= steps.WARMUP:
             self.captured = self.captured or (batches, step)
             batches, step = self.change(self.captured, batches, step) if self.change else (batches, step)
         return self.take(batches, step)
 
 
-CHANGES = {
+CHANGES: dict[str, Change | None] = {
     "sound": lambda captured, batches, step: (batches, step),
     "batch": lambda captured, batches, step: (captured[0], step),
     "learning rate": lambda captured, batches, step: (batches, captured[1]),
@@ -59,7 +69,7 @@ def scales_compiled_in(model) -> None:
     """Compilation that takes delayed scales for constants: they stay as the first batch found them."""
     for module in model.modules():
         if isinstance(module, DelayedScale):
-            module.update = lambda amax: None
+            module.update = lambda amax: None  # type: ignore[method-assign]  # the planted fault
 
 
 @pytest.fixture
@@ -72,7 +82,7 @@ def judged(session, eager, monkeypatch):
 
         def make(converted, optimizer, schedule, mode):
             terms = converted, optimizer, schedule
-            return Replay(CHANGES[change], *terms) if mode.endswith("graphed") else real(*terms, "eager")
+            return Replay(CHANGES[change], *terms) if mode.endswith("graphed") else real(*terms, Mode.EAGER)
 
         monkeypatch.setattr(steps, "make", make)
         verdict = session.numerics("modes", cell)
@@ -114,7 +124,7 @@ def test_what_a_graph_captured_for_good_is_found(judged, change):
 
 
 def test_a_fused_layer_is_graphed_alone(session):
-    spec = replace(session.spec(CELL), execution="fused")
+    spec = replace(session.spec(CELL), execution=Execution.FUSED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modes, "_gradients", lambda spec, mode: [torch.tensor([1.0, 2.0 + (mode == "graphed")])])
         found = modes.measure(spec)[0]

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 import torch
 from fp8parity.judging import loss_goldens
-from fp8parity.records.storage import load_record
+from narrowed import load_trajectory, some
+from processes import Done, run
 
 ROOT = Path(__file__).parents[1]
-EXAMPLE = re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S).group(1)
+EXAMPLE = some(re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)).group(1)
 
 
 @pytest.fixture
@@ -47,8 +48,8 @@ def environment(**extra: str) -> dict[str, str]:
     return kept | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "160"} | extra
 
 
-def start(project: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*args), cwd=project, env=environment(**extra), capture_output=True, text=True, timeout=300)
+def start(project: Path, *args: str, **extra: str) -> Done:
+    return run("pytest", "suites/convergence", "--model", "nano", *args, cwd=project, **extra)
 
 
 def record_golden(project: Path) -> None:
@@ -75,7 +76,7 @@ def test_the_road_from_golden_to_report(project):
     # Two workers share a control: it was trained once, and the records say so.
     before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*.json")}
     assert len(before) == 6
-    delayed = load_record(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json")
+    delayed = load_trajectory(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json")
     assert "history 16" in delayed.inventory[0].config
     again = start(project, *arguments, "--parity-resume")
     assert again.returncode == 0
@@ -83,7 +84,7 @@ def test_the_road_from_golden_to_report(project):
     fresh = start(project, *arguments)
     assert fresh.returncode == 0
     assert all(p.stat().st_mtime_ns > t for p, t in before.items())
-    assert load_record(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json").loss == delayed.loss
+    assert load_trajectory(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json").loss == delayed.loss
 
     code = (
         "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
@@ -142,7 +143,7 @@ def test_a_killed_run_keeps_its_finished_cells(project):
     kept = list((project / ".parity").glob("*.json"))
     assert kept
     for path in kept:
-        load_record(path)  # whole, with its checksum
+        load_trajectory(path)  # whole, with its checksum
     times = {p: p.stat().st_mtime_ns for p in kept}
     done = start(project, "--recipe", "te-current", "--seeds", "3", "--parity-resume")
     assert done.returncode == 0, done.stdout

@@ -15,6 +15,7 @@ from fp8parity.judging.policy import Band, GoldenRow, LossRow, MetricRow, Policy
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
+from narrowed import some
 from sessions import DAY, GOLDEN
 
 WHY = "a made-up row"
@@ -23,15 +24,15 @@ NUMBER = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
 
 
 def rule(low: float, high: float, **selects: object) -> Rule:
-    return Rule(check="gemm", low=low, high=high, why=WHY, **selects)
+    return Rule.model_validate({"check": "gemm", "low": low, "high": high, "why": WHY, **selects})
 
 
 def band(width: float, **selects: object) -> Band:
-    return Band(check="gemm", band=width, why="a made-up band", **selects)
+    return Band.model_validate({"check": "gemm", "band": width, "why": "a made-up band", **selects})
 
 
 def made(*rows: Rule | Band) -> Policy:
-    rules, bands = (tuple(r for r in rows if isinstance(r, kind)) for kind in (Rule, Band))
+    rules, bands = tuple(r for r in rows if isinstance(r, Rule)), tuple(r for r in rows if isinstance(r, Band))
     return Policy(path=Path("policy.toml"), rule=rules, band=bands)
 
 
@@ -47,24 +48,24 @@ def found(rows: Policy, numbers: MeasuredNumbers = MeasuredNumbers(), cell: Cell
 class TestRows:
     def test_the_last_rule_wins(self):
         both = made(rule(0, 99), rule(28, 29, recipe="te-current"))
-        assert both.rule_for(CELL, "gemm", NUMBER).low == 28
-        assert both.rule_for(CELL.model_copy(update={"recipe": "te-block"}), "gemm", NUMBER).low == 0
+        assert some(both.rule_for(CELL, "gemm", NUMBER)).low == 28
+        assert some(both.rule_for(CELL.model_copy(update={"recipe": "te-block"}), "gemm", NUMBER)).low == 0
 
     def test_the_last_band_wins(self):
         both = made(band(2, recipe="te-current"), band(0.5))
-        assert both.band_for(CELL, "gemm", NUMBER).band == 0.5
+        assert some(both.band_for(CELL, "gemm", NUMBER)).band == 0.5
 
     @pytest.mark.parametrize(
         ("table", "narrow", "wide"),
         [
-            ("loss", LossRow(margin=0.01, model="nano", why=WHY), LossRow(margin=0.02, why=WHY)),
-            ("golden", GoldenRow(least_seeds=2, model="nano", why=WHY), GoldenRow(least_seeds=8, why=WHY)),
-            ("speed", SpeedRow(band=0.1, memory_band=0.1, model="nano", why=WHY), SpeedRow(band=0.2, memory_band=0.2, why=WHY)),
+            ("loss", LossRow(margin=0.01, model=("nano",), why=WHY), LossRow(margin=0.02, why=WHY)),
+            ("golden", GoldenRow(least_seeds=2, model=("nano",), why=WHY), GoldenRow(least_seeds=8, why=WHY)),
+            ("speed", SpeedRow(band=0.1, memory_band=0.1, model=("nano",), why=WHY), SpeedRow(band=0.2, memory_band=0.2, why=WHY)),
         ],
     )
     def test_the_last_row_of_a_table_wins(self, table, narrow, wide):
         def row(*rows):
-            return getattr(Policy(path=Path("p"), **{table: rows}), f"{table}_row")(CELL)
+            return getattr(Policy.model_validate({"path": Path("p"), table: rows}), f"{table}_row")(CELL)
 
         assert row(wide, narrow) is narrow
         assert row(narrow, wide) is wide
@@ -84,7 +85,7 @@ class TestRows:
         assert made(rule(0, 1)).rule_for(CELL, "large", NUMBER) is None
 
     def test_how_a_metric_reads(self):
-        row = MetricRow(name=["fprop sqnr", "dgrad sqnr"], better="higher", unit="dB")
+        row = MetricRow(name=("fprop sqnr", "dgrad sqnr"), better="higher", unit="dB")
         rows = Policy(path=Path("p"), metric=(row,))
         assert rows.metric_row("dgrad sqnr") is row
         assert rows.metric_row("bias") is None
@@ -95,7 +96,7 @@ class TestLimits:
         assert found(made()) is None
 
     def test_a_rule_alone(self):
-        range_ = found(made(rule(28, 29)))
+        range_ = some(found(made(rule(28, 29))))
         assert (range_.low, range_.high, range_.missing) == (28, 29, None)
 
     @pytest.mark.parametrize(
@@ -103,27 +104,27 @@ class TestLimits:
         [(28.5, (28.25, 28.75)), (28.9, (28.65, 29.0)), (28.1, (28.0, 28.35))],
     )
     def test_a_rule_and_a_band_are_intersected(self, value, expected):
-        range_ = found(made(rule(28, 29), band(0.25)), stored(value))
+        range_ = some(found(made(rule(28, 29), band(0.25)), stored(value)))
         assert (range_.low, range_.high) == pytest.approx(expected)
 
     def test_a_stored_number_outside_of_its_rule_allows_nothing(self):
-        range_ = found(made(rule(28, 29), band(0.25)), stored(30))
+        range_ = some(found(made(rule(28, 29), band(0.25)), stored(30)))
         assert not any(range_.allows(v) for v in (28.5, 29.0, 29.75, 30.0))
 
     def test_a_band_without_a_number_leaves_the_rule(self):
-        range_ = found(made(rule(28, 29), band(0.25)))
+        range_ = some(found(made(rule(28, 29), band(0.25))))
         assert (range_.low, range_.high, range_.missing) == (28, 29, "")
 
     def test_a_band_alone_without_a_number_judges_nothing(self):
-        range_ = found(made(band(0.25)))
+        range_ = some(found(made(band(0.25))))
         assert (range_.judges, range_.missing) == (False, "")
 
     def test_the_ratio_is_1_at_either_edge(self):
-        range_ = found(made(rule(28, 29)))
+        range_ = some(found(made(rule(28, 29))))
         assert [range_.ratio(v) for v in (28, 28.5, 29, 30)] == [1, 0, 1, 3]
 
     def test_nan_is_never_inside(self):
-        assert not found(made(rule(28, 29))).allows(math.nan)
+        assert not some(found(made(rule(28, 29)))).allows(math.nan)
 
 
 class TestStandIns:
@@ -131,22 +132,22 @@ class TestStandIns:
     @pytest.mark.parametrize("asked", [Execution.NATIVE, Execution.EMULATED, Execution.FUSED])
     def test_a_shared_number_stands_in_for_another_execution(self, execution, asked):
         cell = CELL.model_copy(update={"execution": asked})
-        assert found(made(band(0.25)), stored(28.5, execution), cell).low == 28.25
+        assert some(found(made(band(0.25)), stored(28.5, execution), cell)).low == 28.25
 
     def test_the_execution_s_own_number_comes_first(self):
         own, other = stored(20.0, Execution.FUSED).tables["shared"], stored(28.5).tables["shared"]
         cell = CELL.model_copy(update={"execution": Execution.FUSED})
-        assert found(made(band(0.25)), MeasuredNumbers({"shared": {**other, **own}}), cell).low == 19.75
+        assert some(found(made(band(0.25)), MeasuredNumbers({"shared": {**other, **own}}), cell)).low == 19.75
 
     def test_a_gpu_s_number_stands_in_for_no_other_execution(self):
         fused = CELL.model_copy(update={"execution": Execution.FUSED})
         numbers = stored(28.5, table="nvidia-h200")
-        assert found(made(band(0.25, by="gpu")), numbers).missing is None
-        assert found(made(band(0.25, by="gpu")), numbers, fused).missing == "NVIDIA H200"
+        assert some(found(made(band(0.25, by="gpu")), numbers)).missing is None
+        assert some(found(made(band(0.25, by="gpu")), numbers, fused)).missing == "NVIDIA H200"
 
     def test_a_gpu_s_number_is_of_that_gpu_alone(self):
-        assert found(made(band(0.25, by="gpu")), stored(28.5, table="nvidia-h100")).missing == "NVIDIA H200"
-        assert found(made(band(0.25, by="gpu")), stored(28.5, table="shared")).missing == "NVIDIA H200"
+        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table="nvidia-h100"))).missing == "NVIDIA H200"
+        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table="shared"))).missing == "NVIDIA H200"
 
 
 class TestVerdict:
@@ -179,7 +180,7 @@ class TestVerdict:
     def test_nothing_judged_at_all_has_no_golden(self, judged):
         verdict = judged(made(band(0.25)), 28.5, math.nan)
         assert (verdict.status, verdict.green) == ("no-golden", False)
-        assert "record numbers on a machine that you trust with fp8parity bounds SET --write" in verdict.headline
+        assert "run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write" in verdict.headline
 
     def test_one_number_that_was_judged_is_enough(self, judged):
         verdict = judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0)
@@ -216,7 +217,7 @@ class TestAccumulator:
     def floor(self, length: int, value: float) -> tuple[Rule, bool]:
         rows = policy.load(GOLDEN, DAY)
         cell = Cell(model="tiny", recipe="ao-rowwise", execution=Execution.NATIVE)
-        row = rows.rule_for(cell, "accumulation", Measurement(metric="fprop bias", where=f"K={length}", value=value))
+        row = some(rows.rule_for(cell, "accumulation", Measurement(metric="fprop bias", where=f"K={length}", value=value)))
         return row, row.low <= value <= row.high
 
     def test_13_bits_are_inside_and_near_the_floor(self, length):

@@ -11,9 +11,11 @@ from fp8parity.recipes import RECIPES, apply, registry
 from fp8parity.recipes.adapters import torchao
 from fp8parity.recipes.matrix import executions, matrix, platforms
 from fp8parity.recipes.registry import skip_reason
+from fp8parity.records.cell import Execution
 from fp8parity.training.hardware import Hardware, detect
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
+from narrowed import some
 from sessions import cell
 from torch import nn
 
@@ -57,21 +59,21 @@ def test_inventory_names_every_projection_and_not_the_head(recipe, execution):
 
 def test_filters_by_name():
     recipe = replace(RECIPES["ao-tensorwise"], filters=("lm_head", "k_proj", "v_proj"))
-    names = {c.fqn.rsplit(".", 1)[1] for c in apply(tiny(), recipe, "emulated", tokens=512).inventory}
+    names = {c.fqn.rsplit(".", 1)[1] for c in apply(tiny(), recipe, Execution.EMULATED, tokens=512).inventory}
     assert names == {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
 def test_a_recipe_that_converts_nothing_is_an_error():
     with pytest.raises(ValueError, match="ao-tensorwise converted no module"):
-        apply(tiny(), replace(RECIPES["ao-tensorwise"], filters=("",)), "emulated", tokens=512)
+        apply(tiny(), replace(RECIPES["ao-tensorwise"], filters=("",)), Execution.EMULATED, tokens=512)
 
 
 def test_another_recipe_than_asked_is_an_error():
     """What torchtitan's and AutoModel's emulated rowwise was: tensorwise."""
     with pytest.raises(ValueError, match="converted to another recipe"):
-        apply(tiny(), replace(RECIPES["ao-rowwise"], vendor="tensorwise"), "emulated", tokens=512)
+        apply(tiny(), replace(RECIPES["ao-rowwise"], vendor="tensorwise"), Execution.EMULATED, tokens=512)
     with pytest.raises(ValueError, match="does another recipe"):
-        apply(tiny(), replace(RECIPES["ao-mxfp8"], vendor="mxfp8_floor"), "emulated", tokens=512)
+        apply(tiny(), replace(RECIPES["ao-mxfp8"], vendor="mxfp8_floor"), Execution.EMULATED, tokens=512)
 
 
 def test_an_adapter_that_skips_modules_is_an_error(monkeypatch):
@@ -82,7 +84,7 @@ def test_an_adapter_that_skips_modules_is_an_error(monkeypatch):
 
     monkeypatch.setattr(torchao, "convert_to_float8_training", lazy)
     with pytest.raises(ValueError, match=r"missing \['layers.3"):
-        apply(tiny(), RECIPES["ao-tensorwise"], "emulated", tokens=512)
+        apply(tiny(), RECIPES["ao-tensorwise"], Execution.EMULATED, tokens=512)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_dimensions(recipe, features, tokens, message):
     model = nn.Sequential()
     model.add_module("linear", nn.Linear(64, features, dtype=torch.bfloat16))
     with pytest.raises(ValueError, match=message):
-        apply(model, RECIPES[recipe], "emulated", tokens=tokens)
+        apply(model, RECIPES[recipe], Execution.EMULATED, tokens=tokens)
 
 
 def test_automodel_options():
@@ -115,7 +117,7 @@ def test_automodel_options():
 def test_the_no_op_is_reported_as_one():
     recipe = replace(RECIPES["ao-tensorwise"], options=(("force_recompute_fp8_weight_in_bwd", True),))
     with pytest.warns(UserWarning, match="does nothing"):
-        converted = apply(tiny(), recipe, "emulated", tokens=512)
+        converted = apply(tiny(), recipe, Execution.EMULATED, tokens=512)
     assert "force_recompute_fp8_weight_in_bwd=True (does nothing)" in converted.inventory[0].config
 
 
@@ -123,15 +125,15 @@ def test_unknown_names_are_answered_with_near_ones():
     with pytest.raises(ValueError, match="unknown recipe 'te-curent': did you mean te-current"):
         recipes.get("te-curent")
     with pytest.raises(ValueError, match="unknown execution"):
-        skip_reason(RECIPES["te-block"], "fast", None)
+        skip_reason(RECIPES["te-block"], "fast", None)  # type: ignore[arg-type]  # a wrong name on purpose
 
 
 def test_where_each_recipe_runs():
-    assert "needs a GPU of sm_90" in skip_reason(RECIPES["te-current"], "native", None)
-    assert "needs sm_100 and below sm_120; this GPU is sm_90" in skip_reason(RECIPES["te-mxfp8"], "native", (9, 0))
-    assert "this GPU is sm_100" in skip_reason(RECIPES["te-block"], "native", (10, 0))
-    assert skip_reason(RECIPES["ao-tensorwise"], "native", (9, 0)) is None
-    assert skip_reason(RECIPES["bf16"], "native", None) is None
+    assert "needs a GPU of sm_90" in some(skip_reason(RECIPES["te-current"], Execution.NATIVE, None))
+    assert "needs sm_100 and below sm_120; this GPU is sm_90" in some(skip_reason(RECIPES["te-mxfp8"], Execution.NATIVE, (9, 0)))
+    assert "this GPU is sm_100" in some(skip_reason(RECIPES["te-block"], Execution.NATIVE, (10, 0)))
+    assert skip_reason(RECIPES["ao-tensorwise"], Execution.NATIVE, (9, 0)) is None
+    assert skip_reason(RECIPES["bf16"], Execution.NATIVE, None) is None
 
 
 def test_markers_of_cells():
@@ -155,8 +157,8 @@ def test_each_recipe_runs_once_a_machine(monkeypatch):
 
 def test_a_missing_package_is_a_reason(monkeypatch):
     monkeypatch.setattr(registry, "installed", lambda package: False)
-    assert "transformer_engine, which is not installed" in skip_reason(RECIPES["te-current"], "native", (9, 0))
-    assert "torchao, which is not installed" in skip_reason(RECIPES["ao-rowwise"], "emulated", None)
+    assert "transformer_engine, which is not installed" in some(skip_reason(RECIPES["te-current"], Execution.NATIVE, (9, 0)))
+    assert "torchao, which is not installed" in some(skip_reason(RECIPES["ao-rowwise"], Execution.EMULATED, None))
 
 
 def test_ids_do_not_depend_on_the_machine():
@@ -183,5 +185,5 @@ def test_transposes():
 def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version, why):
     """torchao 0.17.0 has no MXFP8Linear: the cell says so instead of failing on an import."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
-    assert skip_reason(recipes.get("ao-mxfp8"), "emulated", None) == why
-    assert skip_reason(recipes.get("ao-rowwise"), "emulated", None) is None
+    assert skip_reason(recipes.get("ao-mxfp8"), Execution.EMULATED, None) == why
+    assert skip_reason(recipes.get("ao-rowwise"), Execution.EMULATED, None) is None

@@ -11,7 +11,8 @@ from fp8parity.cli import main
 from fp8parity.judging.loss_goldens import from_runs, path_of
 from fp8parity.records.schema import SCHEMA
 from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
-from fp8parity.records.storage import checksum, load_record, load_records, name_of, upgrade, write_json
+from fp8parity.records.storage import checksum, load_records, name_of, upgrade, write_json
+from narrowed import load_trajectory, some, trajectories
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
 WIDER = (1e-4, 4e-4, -3e-4)
@@ -53,7 +54,7 @@ def test_a_zip_is_never_written_over(shard, tmp_path):
 
 def test_a_damaged_zip_is_named(tmp_path):
     (tmp_path / "bad.zip").write_bytes(b"PK no")
-    with pytest.raises(ValueError, match=r"bad.zip: not a whole .zip"):
+    with pytest.raises(ValueError, match=r"bad.zip: not a complete .zip"):
         load_records(tmp_path / "bad.zip")
 
 
@@ -81,7 +82,7 @@ def test_a_record_of_schema_0_is_still_read(trajectory, tmp_path):
     del data["provenance"]["environment"]
     data["checksum"] = checksum(data)
     (tmp_path / "old.json").write_text(json.dumps(data))
-    found = load_record(tmp_path / "old.json")
+    found = load_trajectory(tmp_path / "old.json")
     assert found == made.model_copy(update={"mode": "eager"})
     assert (found.schema_version, found.mode, found.provenance.environment) == (SCHEMA, "eager", {})
     assert upgrade({"check": "gemm", "values": []})["kind"] == "measurements"
@@ -97,7 +98,7 @@ def test_shards_of_a_matrix_become_one(shard, tmp_path, capsys):
     b = put(tmp_path / "b", shard("te-block", "two", seconds=9.0, step_seconds=0.7))
     assert main(["merge", str(tmp_path / "all.zip"), str(a), str(b)]) == 0
     assert "9 records of 1 environments, from 2 sets" in capsys.readouterr().out
-    assert {(r.cell.recipe, r.seed) for r in load_records(tmp_path / "all.zip")} == {
+    assert {(r.cell.recipe, r.seed) for r in trajectories(load_records(tmp_path / "all.zip"))} == {
         (r, s) for r in ("bf16", "te-current", "te-block") for s in range(3)
     }
     assert main(["merge", str(tmp_path / "again"), str(tmp_path / "all.zip"), str(a)]) == 0
@@ -109,7 +110,7 @@ def test_a_run_on_record_since_before_first_gradients_is_the_same_run(shard, tmp
     old = put(tmp_path / "old", shard("te-current", "one"))
     new = put(tmp_path / "new", shard("te-current", "two", first_gradients={"a": 1.0}))
     for sets in ([old, new], [new, old]):
-        merged = load(sets)
+        merged = trajectories(load(sets))
         assert len(merged) == 6
         assert all(r.first_gradients == {"a": 1.0} for r in merged)
     other = put(tmp_path / "other", shard("te-current", "three", first_gradients={"a": 2.0}))
@@ -134,8 +135,8 @@ def test_sessions_keep_their_own_controls(shard, tmp_path):
     (machine,) = machines(records)
     assert len(records) == 12
     for recipe, session in (("te-current", "one"), ("te-block", "two")):
-        run = next(r for r in records if r.cell.recipe == recipe)
-        assert machine.control(run).session == session
+        run = next(r for r in trajectories(records) if r.cell.recipe == recipe)
+        assert some(machine.control(run)).session == session
     names = save(records, tmp_path / "out")
     assert len(names) == 12
     assert load([tmp_path / "out"]) == load([tmp_path / "out"])

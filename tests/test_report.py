@@ -11,7 +11,7 @@ import pytest
 import reports
 from fp8parity.cli import main
 from fp8parity.judging.verdict import NumericsDetail
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS, figures, view, write
 from verdicts import verdict
@@ -49,17 +49,17 @@ class TestSentence:
         assert not view.build([], {}, [], "m").green
 
     def test_many_are_counted(self):
-        many = [verdict("fail", cell=Cell(model="tiny", recipe=f"r{i}", execution="native", corpus="c")) for i in range(9)]
+        many = [verdict("fail", cell=Cell(model="tiny", recipe=f"r{i}", execution=Execution.NATIVE, corpus="c")) for i in range(9)]
         assert view.build(many, {}, [], "m").sentence.endswith("r4 on tiny (fail) and 4 more cells.")
 
     def test_executions_of_one_recipe_are_two_cells(self):
-        cells = [Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in ("native", "fused")]
+        cells = [Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)]
         assert view.build([verdict("fail", cell=c) for c in cells], {}, [], "m").sentence.endswith("; also te-block fused on mini (fail).")
 
     def test_what_rules_alone_judged_is_counted(self):
         bare = verdict("pass", detail=NumericsDetail(unmeasured=["no numbers of A"]))
         made = view.build([verdict("pass"), bare], {}, [], "m")
-        end = "; 1 of them judged in part by rules alone, for want of measured numbers."
+        end = "; 1 of them judged in part by rules alone, because measured numbers are missing."
         assert (made.sentence, made.green) == (f"Accept: all 2 checks are green{end}", True)
         assert made.unmeasured == ["no numbers of A (1 cell, first te-current-tiny-native)"]
 

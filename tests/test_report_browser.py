@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import reports
 from fp8parity.judging.verdict import LossDetail, Verdict
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import view, write
 from fp8parity.report.evidence import Evidence
 
@@ -205,7 +205,7 @@ def test_hostile_names_do_not_run(visit, tmp_path):
     """The page stays whole where a record's names are mark-up, and the policy stops what would slip through."""
     bad = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
     _, given = reports.session(recipes=("te-current",))
-    cell = Cell(model=bad, recipe=bad, execution="native", corpus=bad)
+    cell = Cell(model=bad, recipe=bad, execution=Execution.NATIVE, corpus=bad)
     records = [r.model_copy(update={"cell": cell}) for r in given.records]
     planted = Verdict(cell=cell, check=bad, status="fail", headline=bad, detail=LossDetail(margin=0.005, seeds=[0, 1, 2]))
     path = tmp_path / "bad.html"

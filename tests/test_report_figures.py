@@ -12,11 +12,12 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Measurement
 from fp8parity.report import RENDERERS, figures, snr, view
 from fp8parity.report.evidence import Evidence
+from narrowed import some
 
 
 def with_loss(v: Verdict, **changes: object) -> Verdict:
     """The verdict with another loss detail."""
-    return v.model_copy(update={"detail": v.loss.model_copy(update=changes)})
+    return v.model_copy(update={"detail": some(v.loss).model_copy(update=changes)})
 
 
 class TestCurves:

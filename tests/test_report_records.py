@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import reports
+from fp8parity.gate.context import PluginContext
 from fp8parity.gate.fixture import ParityFixture
 from fp8parity.gate.properties import CELL
 from fp8parity.gate.reporter import Reporter
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.presets import presets
+from narrowed import some
 
 
 @pytest.fixture
@@ -31,22 +34,24 @@ def session(tmp_path):
             return checks[cell]
 
         runner = SimpleNamespace(trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None)
-        context = SimpleNamespace(
+        stand_in = SimpleNamespace(
             runner=runner, corpora=["synthetic"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
-            known=given.policy.known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None),
+            known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None),
         )  # fmt: skip
+        context = cast(PluginContext, stand_in)
         reporter = Reporter(context, reports=[str(tmp_path / "out" / "r.json")])
         for cell in checks:
             for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):
                 item = SimpleNamespace(user_properties=[])
                 try:
-                    call(ParityFixture(item, context), cell)
+                    call(ParityFixture(cast(pytest.Item, item), context), cell)
                 except pytest.fail.Exception:
                     assert faulty
                 properties = [(CELL, cell.id), *item.user_properties]
-                reporter.pytest_runtest_logreport(SimpleNamespace(user_properties=properties, when="call", skipped=False))
+                report = SimpleNamespace(user_properties=properties, when="call", skipped=False)
+                reporter.pytest_runtest_logreport(cast(pytest.TestReport, report))
         config = SimpleNamespace(option=SimpleNamespace(collectonly=False))
-        reporter.pytest_sessionfinish(SimpleNamespace(config=config, exitstatus=0), 0)
+        reporter.pytest_sessionfinish(cast(pytest.Session, SimpleNamespace(config=config, exitstatus=0)), 0)
         return reporter
 
     return judge

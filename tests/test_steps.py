@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from fp8parity import recipes
-from fp8parity.records.cell import Mode
-from fp8parity.records.storage import load_record
+from fp8parity.records.cell import Execution, Mode
 from fp8parity.training import loop as run
 from fp8parity.training import step as steps
 from fp8parity.workload import corpus, models
+from narrowed import load_trajectory, some
 from sessions import cell
 from torch import nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
@@ -28,7 +29,7 @@ def nano(session):
 
 
 def applied_of(nano, recipe="bf16", seed=0):
-    execution = "emulated" if recipes.get(recipe).linear.quantised else "native"
+    execution = Execution.EMULATED if recipes.get(recipe).linear.quantised else Execution.NATIVE
     return recipes.apply(models.build(nano.model, seed), recipes.get(recipe), execution, tokens=nano.schedule.tokens)
 
 
@@ -50,10 +51,11 @@ def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
     schedule = replace(nano.schedule, clip=clip, accumulation=accumulation, steps=4, warmup=2, lr=1e-2)
     converted, stream = applied_of(nano), corpus.load("synthetic")
     optimizer = steps.MasterWeightOptimizer(converted, schedule)
-    take = steps.make(converted, optimizer, schedule, "eager")
+    take = steps.make(converted, optimizer, schedule, Mode.EAGER)
     model = models.build(nano.model, 0)
     weights = [nn.Parameter(p.detach().float()) for p in model.parameters()]
-    groups = [{"params": [w for w in weights if w.ndim > 1], "weight_decay": 0.1}, {"params": [w for w in weights if w.ndim <= 1]}]
+    matrices, vectors = [w for w in weights if w.ndim > 1], [w for w in weights if w.ndim <= 1]
+    groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors}]
     reference = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0, foreach=False)
     for i, lr in enumerate([5e-3, 1e-2, 1e-2, 5e-3]):
         batches = run.microbatches(stream, schedule, 0, i, CPU)
@@ -67,8 +69,8 @@ def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
             parts.append(steps.cross_entropy(model, inputs, targets))
             parts[-1].backward()
             for w, p in zip(weights, model.parameters(), strict=True):
-                w.grad.add_(p.grad, alpha=1 / accumulation)
-        assert each == pytest.approx([float(w.grad.norm()) for w in weights], rel=1e-5)
+                some(w.grad).add_(some(p.grad), alpha=1 / accumulation)
+        assert each == pytest.approx([float(some(w.grad).norm()) for w in weights], rel=1e-5)
         assert norm == pytest.approx(float(nn.utils.clip_grad_norm_(weights, clip)), rel=1e-5)
         assert (norm > clip) == (clip == 0.1)
         assert loss == pytest.approx(float(sum(p.detach() for p in parts)) / accumulation, rel=1e-6)
@@ -104,7 +106,7 @@ def test_gradients_have_the_names_of_the_model_before(nano):
     found = []
     for converted in (plain, replace(applied_of(nano), original=original)):
         optimizer = steps.MasterWeightOptimizer(converted, nano.schedule)
-        take = steps.make(converted, optimizer, nano.schedule, "eager")
+        take = steps.make(converted, optimizer, nano.schedule, Mode.EAGER)
         norms = take(run.microbatches(corpus.load("synthetic"), nano.schedule, 0, 0, CPU), 0).tolist()
         found.append((norms[1], dict(zip(optimizer.gradients, norms[2:], strict=True))))
     (total, whole), (same, halves) = found
@@ -178,15 +180,15 @@ def test_an_unknown_mode_is_one_sentence(nano):
 def test_the_mode_is_recorded(session):
     made = session.trajectory(cell("bf16", "native", "nano"), 0)
     assert made.mode == "eager"
-    assert [load_record(p).mode for p in session.settings.records.glob("*.json")] == ["eager"]
+    assert [load_trajectory(p).mode for p in session.settings.records.glob("*.json")] == ["eager"]
 
 
 def test_the_mode_that_nobody_asked_for():
     gpu = torch.device("cuda:0")
-    found = {name: run.mode_for(recipes.get(name), "native", gpu) for name in ("bf16", "te-current", "ao-rowwise")}
+    found = {name: run.mode_for(recipes.get(name), Execution.NATIVE, gpu) for name in ("bf16", "te-current", "ao-rowwise")}
     assert found == {"bf16": "graphed", "te-current": "graphed", "ao-rowwise": "compiled-graphed"}
-    assert run.mode_for(recipes.get("ao-rowwise"), "emulated", gpu) == "graphed"
-    assert run.mode_for(recipes.get("ao-rowwise"), "native", CPU) == "eager"
+    assert run.mode_for(recipes.get("ao-rowwise"), Execution.EMULATED, gpu) == "graphed"
+    assert run.mode_for(recipes.get("ao-rowwise"), Execution.NATIVE, CPU) == "eager"
 
 
 # The loop
@@ -196,7 +198,8 @@ class Fake:
     """Steps with made-up reports: loss 5 - 0.1 n; NaN at step ``broken``, in the loss or in the gradient of parameter 2."""
 
     def __init__(self, parameters: int, broken: int | None, where: str) -> None:
-        self.parameters, self.broken, self.where, self.taken = parameters, broken, where, []
+        self.parameters, self.broken, self.where = parameters, broken, where
+        self.taken: list[int] = []
 
     def __call__(self, batches: list[steps.Batch], number: int) -> torch.Tensor:
         self.taken.append(number)
@@ -245,7 +248,7 @@ def test_an_infinite_norm_is_a_break_too(nano, monkeypatch):
     report[1] = math.inf
     history = run._History()
     assert not history.keep(7, run._Readback(report), optimizer)
-    assert history.broken.step == 7
+    assert some(history.broken).step == 7
 
 
 def test_a_report_that_the_next_step_overwrites_was_read_before():

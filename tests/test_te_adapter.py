@@ -16,6 +16,7 @@ from fp8parity.numerics.scaling import quantise
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import adapters
 from fp8parity.recipes.conversion import plain_checkpoint
+from narrowed import some
 from sessions import cell
 from torch import nn
 
@@ -77,7 +78,7 @@ class StandIn:
             def forward(self, x, is_first_microbatch=None):
                 weight = self.weight.as_subclass(torch.Tensor)
                 again = is_first_microbatch is not False and (outer.refreshes or self.cache is None)
-                code = rounded(weight) if is_first_microbatch is None or again else self.cache
+                code = rounded(weight) if is_first_microbatch is None or again else some(self.cache)
                 self.cache = None if is_first_microbatch is None else code
                 return F.linear(x + (rounded(x) - x).detach(), weight + (code - weight).detach())
 
@@ -215,7 +216,7 @@ def test_quantised_weights_that_updates_do_not_reach_are_found(session, stand_in
 def test_masters_that_start_from_dequantised_weights_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
     primary = replace(one, recipe=replace(one.recipe, options=(("quantised_weights", True),)))
-    assert isinstance(short_run.ShortRun(primary).converted.model.layers[0].mlp.up_proj.weight, Primary)
+    assert isinstance(short_run.ShortRun(primary).converted.model.get_submodule("layers.0.mlp.up_proj").weight, Primary)
     assert state._masters(primary) == 0
     real = short_run.apply
     monkeypatch.setattr(short_run, "apply", lambda *a, **k: replace(real(*a, **k), initial={}))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import FIXTURES, Done, run
 
-ROOT = Path(__file__).parents[1]
 BROKEN = """
 from fp8parity.numerics import scaling
 
@@ -19,18 +16,10 @@ scaling.SCALE_RULES["te-fp32"] = lambda amax, fmt: 2 * sound(amax, fmt)  # satur
 """
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY")}
-    path = os.pathsep.join((str(ROOT / "fixtures"), str(folder)))
-    return subprocess.run(
-        [sys.executable, "-m", *arguments], cwd=ROOT, env=kept | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=300
-    )
-
-
-def record(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def record(folder: Path, name: str, *arguments: str) -> Done:
     cells = ("suites/numerics", "-k", "gemm", "--recipe", "te-current", "--recipe", "te-block", "--recipe", "bf16")
-    terms = ("--execution", "auto", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "cpu")
-    return run(folder, "pytest", *cells, *terms, "--parity-records", str(folder / name), *arguments)
+    terms = ("--execution", "auto", "-m", "cpu", "--parity-records", str(folder / name))
+    return run("pytest", *cells, *terms, *arguments, path=(FIXTURES, str(folder)))
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +45,7 @@ def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(pair):
 
 def test_the_comparison_names_the_recipe_and_not_the_framework(pair):
     folder = pair[0]
-    done = run(folder, "fp8parity", "compare", str(folder / "old"), str(folder / "new"), "--report", str(folder / "compare.json"))
+    done = run("fp8parity", "compare", str(folder / "old"), str(folder / "new"), "--report", str(folder / "compare.json"))
     assert done.returncode == 1, done.stdout
     first = done.stdout.splitlines()[0]
     assert first.startswith("Recipe moved: te-current-tiny-emulated gemm -"), first
@@ -67,7 +56,7 @@ def test_the_comparison_names_the_recipe_and_not_the_framework(pair):
 
 def test_the_way_back_is_a_gain(pair):
     folder = pair[0]
-    done = run(folder, "fp8parity", "compare", str(folder / "new"), str(folder / "old"))
+    done = run("fp8parity", "compare", str(folder / "new"), str(folder / "old"))
     assert done.returncode == 0, done.stdout
     assert ", better" in done.stdout.splitlines()[0]
 
@@ -79,6 +68,6 @@ def test_what_one_side_lacks_is_red(pair, tmp_path):
     for path in (folder / "old").glob("*.json"):
         if "te-block" not in path.name:
             (kept / path.name).write_bytes(path.read_bytes())
-    done = run(folder, "fp8parity", "compare", str(folder / "old"), str(kept))
+    done = run("fp8parity", "compare", str(folder / "old"), str(kept))
     assert done.returncode == 2, done.stdout
     assert "missing: te-block-tiny-emulated gemm (in NEW)" in done.stdout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fp8parity.judging.compare import Comparison, compare
@@ -17,8 +17,11 @@ POLICY = Policy(
     path=Path("policy.toml"),
     loss=(LossRow(margin=0.005, seeds=(3,), why=WHY),),
     speed=(SpeedRow(band=0.03, memory_band=0.02, why=WHY),),
-    rule=(Rule(check="gemm", metric="fprop sqnr", low=28.0, high=29.0, why=WHY), Rule(check="gemm", metric="bias", low=0, high=2, why=WHY)),
-    metric=(MetricRow(name="fprop sqnr", better="higher", unit="dB"),),
+    rule=(
+        Rule(check="gemm", metric=("fprop sqnr",), low=28.0, high=29.0, why=WHY),
+        Rule(check="gemm", metric=("bias",), low=0, high=2, why=WHY),
+    ),
+    metric=(MetricRow(name=("fprop sqnr",), better="higher", unit="dB"),),
 )
 TOML = f'[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "{WHY}"\n'
 JITTER = (1e-4, 4e-4, -3e-4, 2e-4, -2e-4)
@@ -51,7 +54,7 @@ def runs(
     return both
 
 
-def compared(old: list[AnyRecord], new: list[AnyRecord], policy: Policy = POLICY) -> Comparison:
+def compared(old: Sequence[AnyRecord], new: Sequence[AnyRecord], policy: Policy = POLICY) -> Comparison:
     return compare(old, new, Goldens(), policy)
 
 
@@ -59,7 +62,7 @@ def change(comparison: Comparison, recipe: str = "te-current", kind: str = "loss
     return next(c for c in comparison.changes if c.cell.recipe == recipe and c.what == kind)
 
 
-def save(folder: Path, records: list[AnyRecord]) -> Path:
+def save(folder: Path, records: Sequence[AnyRecord]) -> Path:
     for r in records:
         write_json(folder / name_of(r), r)
     return folder

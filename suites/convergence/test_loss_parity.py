@@ -1,4 +1,4 @@
-"""Does a model trained with this recipe reach BF16's loss, within the margin of golden/policy.toml?"""
+"""Does a model that is trained with this recipe reach the loss of BF16, within the margin of golden/policy.toml?"""
 
 import pytest
 

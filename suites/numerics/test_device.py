@@ -1,33 +1,33 @@
-"""What needs a GPU to go wrong: short accumulators, offsets beyond 32 bits, FP8 attention. Bounds: golden/policy.toml."""
+"""Checks for errors that only a GPU shows: short accumulators, offsets beyond 32 bits, FP8 attention. Limits: golden/policy.toml."""
 
 import pytest
 
 
 def test_accumulation(recipe_cell, parity):
-    """No bias that grows with K: the operands are exact in every format, so what is left is accumulation."""
+    """The results have no bias that grows with K. The operands are exact in every format, so only accumulation can cause an error."""
     parity.numerics("accumulation", recipe_cell)
 
 
 @pytest.mark.kernels
 def test_large(recipe_cell, parity):
-    """Tensors of more than 2**31 elements: every repeated block of the results equals the first, to the bit."""
+    """The results of tensors with more than 2**31 elements are correct: every repeated block equals the first block, to the bit."""
     parity.numerics("large", recipe_cell)
 
 
 @pytest.mark.quantised
 @pytest.mark.kernels
 def test_attention(recipe_cell, parity):
-    """FP8 attention runs where the package says so, and its output and gradients are as far from FP64 as FP8 is."""
+    """FP8 attention runs if the package supports it. Its output and gradients differ from FP64 only by the noise of FP8."""
     parity.numerics("attention", recipe_cell)
 
 
 @pytest.mark.kernels
 def test_modes(cell, parity):
-    """A step compiled, graphed or both gives the gradient of an eager one."""
+    """A step that is compiled, graphed or both gives the gradient of an eager step."""
     parity.numerics("modes", cell)
 
 
 @pytest.mark.kernels
 def test_autotune(cell, parity):
-    """Whichever configuration of its kernels Inductor finds fastest, a compiled block computes what the eager one does."""
+    """A compiled block computes the same as the eager block, in every kernel configuration that Inductor may choose."""
     parity.numerics("autotune", cell)

@@ -1,43 +1,43 @@
-"""Are the numbers that this recipe produces the ones that its arithmetic should give? Bounds: golden/policy.toml."""
+"""Does this recipe produce the numbers that its arithmetic should give? Limits: golden/policy.toml."""
 
 import pytest
 
 
 @pytest.mark.quantised
 def test_codes(recipe_cell, parity):
-    """Codes and scales equal an independent quantiser's, to the bit."""
+    """Codes and scales equal those of an independent quantiser, to the bit."""
     parity.numerics("codes", recipe_cell)
 
 
 def test_gemm_sqnr(recipe_cell, parity):
-    """fprop, dgrad and wgrad of one linear, on seven operand families, two-sided."""
+    """The SQNR of fprop, dgrad and wgrad of one linear layer is correct on seven operand families. The limits have two sides."""
     parity.numerics("gemm", recipe_cell)
 
 
 @pytest.mark.quantised
 @pytest.mark.vendor
 def test_defaults(recipe_cell, parity):
-    """The installed package means by the recipe's name what the catalogue says."""
+    """The defaults of the recipe in the installed package equal those of the catalogue."""
     parity.numerics("defaults", recipe_cell)
 
 
 def test_gradients(cell, parity):
-    """Parameter gradients against FP32 at an initial and a trained state: SQNR, small half, rows, bias, underflow."""
+    """Parameter gradients are close to FP32 at an initial and a trained state: SQNR, small half, rows, bias, underflow."""
     parity.numerics("gradients", cell)
 
 
 def test_layers(cell, parity):
-    """Every linear's output and gradients against FP32 at the trained state: none lost; at tiny, none left in BF16."""
+    """The output and the gradients of every linear layer are close to FP32 at the trained state. At tiny, no layer was left in BF16."""
     parity.numerics("layers", cell)
 
 
 def test_state(cell, parity):
-    """Recipe state over steps: accumulation, cached weights, recompute, checkpoint."""
+    """The state of a recipe stays correct over steps: accumulation, cached weights, recompute, checkpoint."""
     parity.numerics("state", cell)
 
 
 @pytest.mark.quantised
 @pytest.mark.kernels
 def test_dispatch(cell, parity):
-    """fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names: a silent fall-back trains well and hides."""
+    """fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names. A silent fall-back trains well, so no other check finds it."""
     parity.numerics("dispatch", cell)

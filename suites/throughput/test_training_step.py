@@ -1,4 +1,7 @@
-"""Is a training step with this recipe still as much faster than BF16's, on this GPU, and no larger? Goldens: golden/throughput."""
+"""Is a training step of this recipe as fast as its golden says, relative to BF16, and does it use no more memory?
+
+The goldens are in golden/throughput.
+"""
 
 import pytest
 

@@ -1,0 +1,89 @@
+"""Code blocks and commands of the documents.
+
+Commands stand without a prompt, in an ``sh`` fence (README: indented). A ``text`` fence right after holds what they print.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "golden/README.md", *sorted((ROOT / "docs").glob("*.md")))
+LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", "markdown", ""}
+VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{[^}]*\}|\$\w+")
+PREFIX = re.compile(r"\w+=.*|srun|-.*|run:|\|")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive lines of code; ``language`` of an indented block is "indented", ``output`` the text fence right after."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    output: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
+
+
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.S | re.M)
+INDENTED = re.compile(r"(?:^ {4}[^\n]*\n)+", re.M)
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    found = [(m.start(), m[1].strip(), m[2], m[3] or "") for m in FENCE.finditer(text)]
+    rest = FENCE.sub(lambda m: re.sub(r"[^\n]", "#", m[0]), text)
+    found += [(m.start(), "indented", m[0], "") for m in INDENTED.finditer(rest)]
+    return [Block(page, text[:at].count("\n") + 1, kind, body, output) for at, kind, body, output in found]
+
+
+def commands(block: Block) -> list[list[str]]:
+    """Program and arguments of each command that this project is responsible for, a shell's comments, variables and prefixes taken off."""
+    if block.language not in ("sh", "indented", "yaml"):
+        return []
+    found = []
+    for line in block.text.replace("\\\n", " ").splitlines():
+        for part in re.split(r"&&|;|\s\|\s", VARIABLE.sub("*", line)):
+            try:
+                words = shlex.split(part.strip().removeprefix("- "), comments=True)
+            except ValueError:  # prose or a message, not a command
+                continue
+            words = words[next((i for i, w in enumerate(words) if not PREFIX.fullmatch(w)), len(words)) :]
+            if words and (command := _ours(words)):
+                found.append(command)
+    return found
+
+
+def _ours(words: list[str]) -> list[str] | None:
+    program, *arguments = [Path(words[0]).name, *words[1:]]
+    if program in ("python", "python3") and arguments[:1] == ["-m"]:
+        program, *arguments = arguments[1:]
+    if program in ("python", "python3") and arguments[:1] and arguments[0].endswith(".py"):
+        return ["script", *arguments]
+    return [program, *arguments] if program in ("fp8parity", "pytest", "pip", "tox") else None
+
+
+def steps(workflow: Path) -> list[Block]:
+    """What a GitHub workflow runs."""
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    return [Block(workflow, i, "sh", step["run"]) for job in jobs.values() for i, step in enumerate(job["steps"]) if "run" in step]
+
+
+EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
+
+
+def example(index: int) -> types.ModuleType:
+    """A Python block of docs/extend.md as a module."""
+    module = types.ModuleType(f"fp8parity_docs_{index}")
+    exec(compile(EXTEND[index].text, EXTEND[index].id, "exec"), module.__dict__)
+    return module

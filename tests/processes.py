@@ -1,0 +1,74 @@
+"""pytest and fp8parity in processes of their own. They are forked from one process that has imported torch: that saves seconds each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FIXTURES = str(ROOT / "fixtures")
+TIMEOUT = 300
+"""Seconds."""
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "fp8parity.runner", "fp8parity.gate.reporter", "fp8parity.cli", "hypothesis", "processes"])
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a process printed, and its exit status."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **variables: str) -> Done:
+    """Run "pytest" or "fp8parity" with arguments, in ``cwd``, with more ``variables`` in the environment. Variables by which a CI is known
+    are left out. Without a ``PATH`` among the variables, there is no C++ compiler."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")}
+    environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
+    with tempfile.TemporaryDirectory() as scratch:
+        environment.setdefault("PATH", _without_compiler(Path(scratch)))
+        files = [Path(scratch) / name for name in ("out", "err")]
+        process = _CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
+        process.start()
+        process.join(TIMEOUT)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError(f"{program} {' '.join(arguments)} took longer than {TIMEOUT} s")
+        return Done(process.exitcode, *(f.read_text() for f in files))
+
+
+def _without_compiler(folder: Path) -> str:
+    """A search path on which there is git and no C++ compiler: the emulation then runs eagerly, and nothing waits for compilation."""
+    for name in ("git", "python3"):
+        found = shutil.which(name)
+        if found:
+            (folder / name).symlink_to(found)
+    return str(folder)
+
+
+def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], files: Sequence[Path]) -> None:
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[:0] = [str(cwd), *environment["PYTHONPATH"].split(os.pathsep)]
+    for number, file in enumerate(files, 1):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    if program == "pytest":
+        code = int(pytest.main(["-p", "no:cacheprovider", "-p", "no:randomly", *arguments]))
+    else:
+        from fp8parity.cli import main
+
+        code = main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

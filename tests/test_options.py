@@ -1,0 +1,85 @@
+"""Options: on the command line, in the ini file, under one heading of the help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fp8parity.gate import options
+from processes import run
+
+SHOW = """
+from fp8parity.gate.plugin import CONTEXT
+
+def test_show(pytestconfig):
+    c = pytestconfig.stash[CONTEXT]
+    print("SEEN", c.golden_dir.name, c.records.name, c.recipes, c.model_globs, c.execution, c.mode, c.seeds, c.updating)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("fp8parity.gate.plugin",)\n')
+    (tmp_path / "test_show.py").write_text(SHOW)
+    return tmp_path
+
+
+@pytest.fixture
+def show(project: Path) -> Callable[..., str]:
+    """What a run with these arguments and these lines of the ini file sees."""
+
+    def seen(*arguments: str, ini: str = "") -> str:
+        (project / "pytest.ini").write_text(f"[pytest]\n{ini}")
+        done = run("pytest", "-s", *arguments, cwd=project)
+        found = re.search(r"SEEN (.*)", done.stdout)
+        return found[1] if found else done.stderr + done.stdout
+
+    return seen
+
+
+def test_without_any_the_defaults_hold(show):
+    assert show() == "golden .parity ['*'] [] None None None False"
+
+
+def test_settings_stand_in_the_ini_file(show):
+    ini = """
+fp8parity_golden_dir = mine
+fp8parity_records = kept
+fp8parity_recipe =
+    te-*
+    bf16
+fp8parity_model = mini
+fp8parity_execution = emulated
+fp8parity_mode = eager
+fp8parity_seeds = 3
+"""
+    assert show(ini=ini) == "mine kept ['te-*', 'bf16'] ['mini'] emulated eager (0, 1, 2) False"
+
+
+def test_the_command_line_wins(show):
+    ini = "fp8parity_golden_dir = mine\nfp8parity_recipe = te-*\nfp8parity_execution = emulated\n"
+    seen = show("--golden-dir", "other", "--recipe", "ao-rowwise", "--execution", "auto", ini=ini)
+    assert seen == "other .parity ['ao-rowwise'] [] None None None False"
+
+
+@pytest.mark.parametrize(
+    ("ini", "says"),
+    [
+        ("fp8parity_execution = fast\n", "fp8parity_execution = 'fast'"),
+        ("fp8parity_recipe = te-curent\n", "unknown recipe 'te-curent': did you mean te-current"),
+        ("fp8parity_seeds = many\n", "--seeds takes a count (5) or a list (3,7,9), not 'many'"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence(show, ini, says):
+    assert says in show(ini=ini)
+
+
+def test_the_help_has_one_heading_with_every_option(project):
+    text = run("pytest", "--help", cwd=project).stdout
+    assert text.count(f"\n{options.GROUP}:\n") == 1
+    section = text.split(f"\n{options.GROUP}:\n")[1].split("\n\n")[0]
+    for option in options.OPTIONS:
+        assert f"  {option.flag}" in section, option.flag
+        assert not option.ini or f"  {option.ini} (" in text, option.ini
