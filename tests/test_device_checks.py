@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 from fp8parity import checks
-from fp8parity.checks import Check, accumulation, codes, large, short_run, state
+from fp8parity.checks import Check, accumulation, large, short_run, state
 from fp8parity.numerics import emulation
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.scaling import delayed_scale, quantise, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.conversion import passing
-from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement
 from sessions import cell
 from torch import nn
@@ -224,32 +220,3 @@ def test_further_arguments_reach_a_module_inside_the_region_only():
     with pytest.raises(RuntimeError), passing([module], flag=True):
         raise RuntimeError
     assert module(1) == (1, None)
-
-
-# Second opinions and skips
-
-
-def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypatch):
-    on_cpu = subject(session, "te-nvfp4")
-    on_gpu = replace(on_cpu, device=torch.device("cuda"))
-    assert codes.second_opinion(on_gpu) is None  # TE is not installed here
-    monkeypatch.setattr(codes, "installed", lambda name: True)
-    assert codes.second_opinion(on_cpu) is None
-    assert codes.second_opinion(on_gpu) == f"the vendor's reference {on_gpu.recipe.reference}"
-    assert codes.second_opinion(replace(on_gpu, execution=Execution.NATIVE)) == f"the vendor's reference {on_gpu.recipe.reference}"
-    assert codes.second_opinion(replace(on_gpu, recipe=RECIPES["te-block"])) is None
-    assert codes.second_opinion(replace(on_cpu, recipe=RECIPES["ao-rowwise"])) == "the vendor torchao"
-
-
-def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
-    only = "(accumulation and te-nvfp4-emulated) or (large and bf16)"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "suites/numerics/test_device.py", "-k", only]
-    done = subprocess.run(
-        [*command, "--parity-records", str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "250"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 1, done.stdout  # nothing ran
-    assert "fprop_x (e2m1 1x16 nvfp4) does not hold the operands exactly" in done.stdout
-    assert "tensors over 2**31 bytes need a GPU" in done.stdout
-    assert "2 skipped" in done.stdout
-    assert not list(tmp_path.glob("*.json"))

@@ -1,4 +1,4 @@
-"""One optimiser step and the loop around it: against torch.optim, mode against mode, and the step at which a run breaks."""
+"""One optimiser step: against torch.optim, and mode against mode."""
 
 from __future__ import annotations
 
@@ -189,71 +189,3 @@ def test_the_mode_that_nobody_asked_for():
     assert found == {"bf16": "graphed", "te-current": "graphed", "ao-rowwise": "compiled-graphed"}
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.EMULATED, gpu) == "graphed"
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.NATIVE, CPU) == "eager"
-
-
-# The loop
-
-
-class Fake:
-    """Steps with made-up reports: loss 5 - 0.1 n; NaN at step ``broken``, in the loss or in the gradient of parameter 2."""
-
-    def __init__(self, parameters: int, broken: int | None, where: str) -> None:
-        self.parameters, self.broken, self.where = parameters, broken, where
-        self.taken: list[int] = []
-
-    def __call__(self, batches: list[steps.Batch], number: int) -> torch.Tensor:
-        self.taken.append(number)
-        report = torch.ones(2 + self.parameters)
-        report[0] = 5 - 0.1 * number
-        if number == self.broken:
-            report[[0] if self.where == "loss" else [1, 4]] = math.nan
-        return report
-
-
-def looped(nano, broken, where="loss", **changes):
-    schedule = replace(nano.schedule, **changes)
-    converted = applied_of(nano)
-    optimizer = steps.MasterWeightOptimizer(converted, schedule)
-    fake, done = Fake(len(optimizer.names), broken, where), []
-    found = run.loop(fake, converted, optimizer, schedule, corpus.load("synthetic"), 0, CPU, lambda n, total: done.append((n, total)))
-    return found, fake, done, optimizer
-
-
-def test_a_run_without_a_fault_has_every_step_in_order(nano):
-    found, fake, done, _ = looped(nano, None)
-    assert found.loss == pytest.approx([5 - 0.1 * i for i in range(12)])
-    assert fake.taken == list(range(12)) and done == [(i + 1, 12) for i in range(12)]
-    assert [step for step, _ in found.validation] == [5, 11]
-    assert found.broken is None and len(found.seconds) == 12
-
-
-@pytest.mark.parametrize("broken", [0, 2, 4, 5, 6, 10, 11])
-@pytest.mark.parametrize("where", ["loss", "gradient"])
-def test_a_break_is_reported_at_its_step_and_stops_the_run(nano, broken, where):
-    """One more step has been launched by then, unless a validation came between (after steps 5 and 11)."""
-    found, fake, _, optimizer = looped(nano, broken, where)
-    assert found.broken.step == broken
-    assert len(found.loss) == len(found.grad_norm) == broken + 1
-    assert all(map(math.isfinite, found.loss[:-1]))
-    assert fake.taken == list(range(broken + 1 if broken in (5, 11) else broken + 2))
-    assert [step for step, _ in found.validation] == [s for s in (5, 11) if s < broken]
-    wanted = "the loss alone" if where == "loss" else f"gradient of {optimizer.names[2]} (1 of {len(optimizer.names)} parameters)"
-    assert found.broken.where == wanted
-
-
-def test_an_infinite_norm_is_a_break_too(nano, monkeypatch):
-    converted = applied_of(nano)
-    optimizer = steps.MasterWeightOptimizer(converted, nano.schedule)
-    report = torch.ones(2 + len(optimizer.names))
-    report[1] = math.inf
-    history = run._History()
-    assert not history.keep(7, run._Readback(report), optimizer)
-    assert some(history.broken).step == 7
-
-
-def test_a_report_that_the_next_step_overwrites_was_read_before():
-    """A graph writes each step's report to the same place."""
-    static = torch.tensor([1.0, 2.0])
-    pending = run._Readback(static)
-    static.fill_(9.0)
-    assert pending.read() == [1.0, 2.0]

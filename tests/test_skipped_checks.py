@@ -1,0 +1,44 @@
+"""Second opinions of checks, and checks that cannot measure: both say why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from fp8parity.checks import codes
+from fp8parity.recipes import RECIPES
+from fp8parity.records.cell import Execution
+
+from conftest import subject
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypatch):
+    on_cpu = subject(session, "te-nvfp4")
+    on_gpu = replace(on_cpu, device=torch.device("cuda"))
+    assert codes.second_opinion(on_gpu) is None  # TE is not installed here
+    monkeypatch.setattr(codes, "installed", lambda name: True)
+    assert codes.second_opinion(on_cpu) is None
+    assert codes.second_opinion(on_gpu) == f"the vendor's reference {on_gpu.recipe.reference}"
+    assert codes.second_opinion(replace(on_gpu, execution=Execution.NATIVE)) == f"the vendor's reference {on_gpu.recipe.reference}"
+    assert codes.second_opinion(replace(on_gpu, recipe=RECIPES["te-block"])) is None
+    assert codes.second_opinion(replace(on_cpu, recipe=RECIPES["ao-rowwise"])) == "the vendor torchao"
+
+
+def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
+    only = "(accumulation and te-nvfp4-emulated) or (large and bf16)"
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "suites/numerics/test_device.py", "-k", only]
+    done = subprocess.run(
+        [*command, "--parity-records", str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "250"},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stdout  # nothing ran
+    assert "fprop_x (e2m1 1x16 nvfp4) does not hold the operands exactly" in done.stdout
+    assert "tensors over 2**31 bytes need a GPU" in done.stdout
+    assert "2 skipped" in done.stdout
+    assert not list(tmp_path.glob("*.json"))
