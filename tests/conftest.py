@@ -50,7 +50,7 @@ def eager(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    """The project's own goldens and tolerances, records in a scratch folder, on the CPU."""
+    """The project's own goldens and policy, records in a scratch folder, on the CPU."""
     return Session(Settings(records=tmp_path / "records"), Hardware("cpu", "cpu", None), "test", presets() | {"nano": NANO})
 
 

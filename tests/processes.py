@@ -36,7 +36,7 @@ def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")}
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
-        environment.setdefault("PATH", _without_compiler(Path(scratch)))
+        environment.setdefault("PATH", without_compiler(Path(scratch)))
         files = [Path(scratch) / name for name in ("out", "err")]
         process = _CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
         process.start()
@@ -47,7 +47,7 @@ def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (
         return Done(process.exitcode, *(f.read_text() for f in files))
 
 
-def _without_compiler(folder: Path) -> str:
+def without_compiler(folder: Path) -> str:
     """A search path on which there is git and no C++ compiler: the emulation then runs eagerly, and nothing waits for compilation."""
     for name in ("git", "python3"):
         found = shutil.which(name)

@@ -46,7 +46,7 @@ NAN = float("nan")
 
 
 class Faulty:
-    """Stands in for Trial: a compiled step scales the gradient by what ``faults`` says of (kernel, configuration), in the last of
+    """Stands in for ShortRun: a compiled step scales the gradient by what ``faults`` says of (kernel, configuration), in the last of
     PASSES alone."""
 
     kernels: list[Kernel]

@@ -10,6 +10,9 @@ import processes
 import pytest
 from processes import FIXTURES, ROOT
 
+pytestmark = pytest.mark.slow
+
+
 CONFTEST = """
 import reports
 from fp8parity.judging import loss

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 from fp8parity.recipes import RECIPES, apply
@@ -15,6 +16,8 @@ from fp8parity.workload import corpus, models
 from fp8parity.workload.presets import presets
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+
+pytestmark = pytest.mark.slow
 
 
 def train(rank: int, path: str, all_gather: bool) -> None:

@@ -79,6 +79,8 @@ def truncated(real):
 
 
 _ROUND = scaling.round_to_grid
+SIZELESS = ("amax never recorded", "recompute outside of the recipe's contexts", "history lost in the checkpoint")
+"""Faults that rules find in a model of any size, and so in the smallest."""
 E5M2_BLOCK = Operand("e5m2", (1, 128), "te-pow2")
 FAULTS = {
     "E5M2 for E4M3 in the gradient": (operand("te-block", dgrad_dy=E5M2_BLOCK, wgrad_dy=E5M2_BLOCK), "te-block", "gemm"),
@@ -122,12 +124,19 @@ def extra_recipes(monkeypatch):
         monkeypatch.setitem(RECIPES, name, replace(RECIPES[of], vendor_emulation=False, adapter="", native=None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_found(fault, session, monkeypatch, eager, extra_recipes):
     plant, recipe, check = FAULTS[fault]
     plant(monkeypatch)
-    verdict = session.numerics(check, cell(recipe))
+    verdict = session.numerics(check, cell(recipe, "emulated", "nano" if fault in SIZELESS else "tiny"))
     assert verdict.status == "fail", verdict.message()
+
+
+def test_without_a_fault_the_state_of_a_small_model_is_green(session, eager):
+    """What the faults of SIZELESS are planted in."""
+    verdict = session.numerics("state", cell("te-delayed", "emulated", "nano"))
+    assert verdict.green, verdict.message()
 
 
 @pytest.mark.parametrize("recipe", ["core-rowwise", "bf16-like"])

@@ -133,7 +133,7 @@ def test_a_measured_ratio_is_expected_within_its_band(verdict, ratio, status):
 def test_a_ratio_that_nobody_measured_is_named(verdict):
     found = verdict((0.5,) * 3, table().model_copy(update={"band": (NORM,)}))
     assert found.status == "pass"
-    assert found.unmeasured == ["no numbers for loss parity (first gradient norm @ nano); rules only"]
+    assert found.unmeasured == ["no numbers for loss parity (first gradient norm @ nano); not judged"]
     assert dict(found.lines)["not measured"] == found.unmeasured[0]
 
 

@@ -126,7 +126,8 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
 
 
 def test_only_the_gate_uses_pytest():
-    assert {room_of(p) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))} == {"gate"}
+    users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))}
+    assert users == {f"gate/{name}.py" for name in ("context", "fixture", "options", "plugin", "reporter", "selection")}
 
 
 def test_suites_are_short_and_only_claim():
@@ -136,8 +137,9 @@ def test_suites_are_short_and_only_claim():
 
 
 def test_modules_stay_small():
-    long = {p.name: n for p in PACKAGE.rglob("*.py") if (n := len(p.read_text().splitlines())) > 300}
-    assert not long
+    """About 250 lines; tests at most 250."""
+    limits = [(p, 280) for p in MODULES] + [(p, 250) for p in Path(__file__).parent.glob("*.py")]
+    assert not {p.name: n for p, limit in limits if (n := len(p.read_text().splitlines())) > limit}
 
 
 def test_a_wrong_import_is_seen(tmp_path):

@@ -16,15 +16,18 @@ import pytest
 import torch
 from fp8parity.judging import loss_goldens
 from narrowed import load_trajectory, some
-from processes import Done, run
+from processes import Done, run, without_compiler
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = some(re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)).group(1)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's project: the example's conftest.py, our suites, loose tolerances, a git commit."""
+    """A user's project: the example's conftest.py, our suites, a loose policy, a git commit."""
     (tmp_path / "conftest.py").write_text(EXAMPLE)
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     (tmp_path / "suites").symlink_to(ROOT / "suites")
@@ -43,9 +46,10 @@ def command(*args: str) -> list[str]:
     return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "suites/convergence", "--model", "nano", *args]
 
 
-def environment(**extra: str) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """That of a process which a test starts itself."""
     kept = {k: v for k, v in os.environ.items() if k not in ("CI", "FP8PARITY_COMMIT")}
-    return kept | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "160"} | extra
+    return kept | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "160", "PATH": without_compiler(folder)}
 
 
 def start(project: Path, *args: str, **extra: str) -> Done:
@@ -58,7 +62,7 @@ def record_golden(project: Path) -> None:
     assert "golden: nano on synthetic: new, 3 seeds" in done.stdout
 
 
-def test_the_road_from_golden_to_report(project):
+def test_the_way_from_golden_to_report(project, tmp_path_factory):
     """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
     record_golden(project)
     stored = loss_goldens.load(project / "golden")["nano", "synthetic"]
@@ -89,7 +93,9 @@ def test_the_road_from_golden_to_report(project):
     code = (
         "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
     )
-    judged = subprocess.run([sys.executable, "-c", code], cwd=project, env=environment(), capture_output=True, text=True)
+    judged = subprocess.run(
+        [sys.executable, "-c", code], cwd=project, env=environment(tmp_path_factory.mktemp("bin")), capture_output=True, text=True
+    )
     assert judged.returncode == 0, judged.stderr
     assert "my-rowwise" in judged.stdout
 
@@ -131,10 +137,15 @@ def test_another_corpus(project):
     assert (project / "golden" / "loss" / "nano-counting_20000.json").exists()
 
 
-def test_a_killed_run_keeps_its_finished_cells(project):
+def test_a_killed_run_keeps_its_finished_cells(project, tmp_path_factory):
     record_golden(project)
     shutil.rmtree(project / ".parity")
-    process = subprocess.Popen(command("--recipe", "te-current", "--seeds", "3"), cwd=project, env=environment(), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command("--recipe", "te-current", "--seeds", "3"),
+        cwd=project,
+        env=environment(tmp_path_factory.mktemp("bin")),
+        stdout=subprocess.DEVNULL,
+    )
     deadline = time.time() + 120
     while time.time() < deadline and not list((project / ".parity").glob("te-current*.json")):
         time.sleep(0.05)

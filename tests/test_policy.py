@@ -177,14 +177,18 @@ class TestVerdict:
         verdict = judged(made(rule(28, 29), band(0.25, by="gpu")), 28.5)
         assert verdict.unmeasured == ["no numbers of NVIDIA H100 for gemm (fprop sqnr @ place0); rules only"]
 
-    def test_nothing_judged_at_all_has_no_golden(self, judged):
-        verdict = judged(made(band(0.25)), 28.5, math.nan)
+    def test_a_number_that_nothing_judges_has_no_golden(self, judged):
+        verdict = judged(made(band(0.25)), 28.5, 5.0)
         assert (verdict.status, verdict.green) == ("no-golden", False)
         assert "run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write" in verdict.headline
 
-    def test_one_number_that_was_judged_is_enough(self, judged):
+    def test_one_number_that_was_judged_is_not_enough(self, judged):
         verdict = judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0)
-        assert (verdict.status, verdict.headline) == ("pass", "1 numbers inside their bounds; 1 more could not be judged")
+        assert verdict.status == "no-golden"
+        assert verdict.headline.startswith("1 of 2 numbers could not be judged: they have no rule and no measured number; ")
+
+    def test_nan_is_red_though_nothing_judges_it(self, judged):
+        assert judged(made(band(0.25)), 28.5, math.nan).status == "fail"
 
 
 LENGTHS = (512, 2048, 8192, 32768)

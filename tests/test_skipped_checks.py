@@ -38,7 +38,7 @@ def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout  # nothing ran
-    assert "fprop_x (e2m1 1x16 nvfp4) does not hold the operands exactly" in done.stdout
+    assert "fprop_x (e2m1 1x16 nvfp4) does not hold the test values exactly" in done.stdout
     assert "tensors over 2**31 bytes need a GPU" in done.stdout
     assert "2 skipped" in done.stdout
     assert not list(tmp_path.glob("*.json"))

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from processes import FIXTURES, Done, run
 
+pytestmark = pytest.mark.slow
+
+
 BROKEN = """
 from fp8parity.numerics import scaling
 
