@@ -25,6 +25,12 @@ CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
 KEY = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
 
 
+@pytest.fixture(autouse=True)
+def own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CI never writes numbers; these tests are of a machine that someone trusts."""
+    monkeypatch.delenv("CI", raising=False)
+
+
 @pytest.fixture
 def record(trajectory):
     def make(value: float, metric="fprop sqnr", where="gaussian", capability=(9, 0), **changes) -> Measurements:
@@ -66,6 +72,17 @@ class TestWriting:
 
     def test_without_write_nothing_is_written(self, bounds, record, tmp_path):
         assert len(bounds(record(28.5), write=False)) == 1
+        assert not (tmp_path / "numerics").exists()
+
+    @pytest.mark.parametrize(("ci", "dirty", "says"), [("true", False, "CI never records goldens"), ("", True, "uncommitted changes")])
+    def test_numbers_that_are_no_reference_are_refused(self, record, tmp_path, capsys, monkeypatch, ci, dirty, says):
+        monkeypatch.setenv("CI", ci)
+        (tmp_path / "policy.toml").write_text(TOML)
+        made = record(28.5)
+        made = made.model_copy(update={"provenance": made.provenance.model_copy(update={"dirty": dirty})})
+        write_json(tmp_path / "set" / name_of(made), made)
+        assert main(["bounds", str(tmp_path / "set"), "--golden-dir", str(tmp_path), "--write"]) == 2
+        assert says in capsys.readouterr().err
         assert not (tmp_path / "numerics").exists()
 
     @pytest.mark.parametrize("value", [28.31, 28.69])
