@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 from fp8parity.old_paths import MOVED
 
@@ -61,6 +62,5 @@ def test_every_new_path_exists(new):
 def test_either_name_of_the_plugin_and_of_the_fixture(tmp_path, plugin):
     (tmp_path / "conftest.py").write_text(f'pytest_plugins = ("{plugin}",)\n')
     (tmp_path / "test_names.py").write_text("def test_names(road, parity):\n    assert road is parity\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": FIXTURES}, capture_output=True, text=True)
+    done = processes.run("pytest", "-q", "test_names.py", cwd=tmp_path)
     assert "1 passed" in done.stdout, done.stdout

@@ -48,7 +48,7 @@ def command(*args: str) -> list[str]:
 
 def environment(folder: Path) -> dict[str, str]:
     """That of a process which a test starts itself."""
-    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "FP8PARITY_COMMIT")}
+    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "FP8PARITY_COMMIT") and not k.startswith("PYTEST")}
     return kept | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "160", "PATH": without_compiler(folder)}
 
 
