@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +29,12 @@ NANO = Preset(
     ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128),
     Schedule(steps=12, rows=2, length=64, lr=1e-3, warmup=3, tail=4, validation_every=6, validation_rows=4),
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen() -> None:
+    """Modules live to the end. Without this, the end of each pytest inside a test looks through them twice, which takes 0.6 s."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -57,6 +58,7 @@ def without_compiler(folder: Path) -> str:
 
 
 def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], files: Sequence[Path]) -> None:
+    gc.freeze()  # what was imported before lives to the end: pytest's search for garbage takes 0.6 s less
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
