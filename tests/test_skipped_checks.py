@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from fp8parity.checks import codes
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
+from processes import run
 
 from conftest import subject
-
-ROOT = Path(__file__).parents[1]
 
 
 def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypatch):
@@ -32,11 +27,7 @@ def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypa
 
 def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
     only = "(accumulation and te-nvfp4-emulated) or (large and bf16)"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", "suites/numerics/test_device.py", "-k", only]
-    done = subprocess.run(
-        [*command, "--parity-records", str(tmp_path)], cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT / "fixtures"), "COLUMNS": "250"},
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    done = run("pytest", "-rs", "suites/numerics/test_device.py", "-k", only, "--parity-records", str(tmp_path), COLUMNS="250")
     assert done.returncode == 1, done.stdout  # nothing ran
     assert "fprop_x (e2m1 1x16 nvfp4) does not hold the test values exactly" in done.stdout
     assert "tensors over 2**31 bytes need a GPU" in done.stdout

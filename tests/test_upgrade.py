@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from processes import FIXTURES, Done, run
 
 pytestmark = pytest.mark.slow
@@ -27,12 +30,22 @@ def record(folder: Path, name: str, *arguments: str) -> Done:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("upgrade")
+    """The folder of both record sets, and how the runs ended. Worker processes share it: the first that comes makes it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "upgrade"
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done.json").exists():
+            make(folder)
+    return folder, *(Done(**done) for done in json.loads((folder / "done.json").read_text()))
+
+
+def make(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
     (folder / "broken_release.py").write_text(BROKEN)
     report = folder / "report"
     old = record(folder, "old")
     new = record(folder, "new", "-p", "broken_release", "--parity-report", f"{report}.md", "--parity-report", f"{report}.html")
-    return folder, old, new
+    (folder / "done.json").write_text(json.dumps([asdict(old), asdict(new)]))
 
 
 def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(pair):
