@@ -89,12 +89,13 @@ def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
 
 
 def test_a_killed_holder_lets_go(tmp_path):
-    with holding(tmp_path, "alone") as first:
-        assert first.holds(30)
-        with holding(tmp_path, "alone") as second:
-            assert not second.holds(1)
-            first.process.kill()
-            assert second.holds(30)
+    with holding(tmp_path, "alone") as one, holding(tmp_path, "alone") as two:
+        ready, _, _ = select.select([some(h.process.stdout) for h in (one, two)], [], [], 30)
+        first, second = (one, two) if one.process.stdout in ready else (two, one)
+        assert first.holds(0)
+        assert not second.holds(1)
+        first.process.kill()
+        assert second.holds(30)
 
 
 def test_who_holds_a_gpu_how():
