@@ -24,7 +24,7 @@ ROOMS = {
     "judging": "records",
     "report": "judging records",
     "gate": "report judging runner checks training recipes workload records did_you_mean",
-    "cli": "report judging training recipes records did_you_mean",
+    "cli": "report judging runner training recipes workload records did_you_mean",
     "plugin": "",
     "__main__": "cli",
     "__init__": "old_paths",
