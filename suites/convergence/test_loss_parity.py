@@ -4,5 +4,5 @@ import pytest
 
 
 @pytest.mark.golden
-def test_loss_parity(cell, parity):
-    parity.loss_parity(cell)
+def test_loss_parity(trained_cell, parity):
+    parity.loss_parity(trained_cell)
