@@ -1,0 +1,127 @@
+"""Calibration: noise and signal of made-up runs whose gaps are known, and the command on a short schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from fp8parity.cli import main
+from fp8parity.cli.calibrate import changed, table
+from fp8parity.judging.calibration import INVISIBLE, calibrate, choice, learnt
+from fp8parity.records.schema import Trajectory
+from fp8parity.training.variants import FAULTS
+from fp8parity.workload.presets import presets
+
+STEPS, TAIL = 80, 16
+Make = Callable[..., Trajectory]
+SEEDS = (0, 1, 2)
+
+
+@pytest.fixture
+def run(trajectory: Make) -> Make:
+    """A run of 80 steps whose gap to BF16 is ``gap`` at every step, plus ``early`` in the second window."""
+
+    def make(name: str = "", seed: int = 0, gap: float = 0.0, early: float = 0.0, end: float = 3.0, **changes: object) -> Trajectory:
+        base = trajectory("te-current" if name == "recipe" else "bf16", seed)
+        loss = np.linspace(4.0 + 0.01 * seed, end, STEPS) * (1 + gap)
+        loss[8:16] *= 1 + early
+        given = {"loss": loss.tolist(), "schedule": base.schedule | {"steps": STEPS, "tail": TAIL}, "unigram": 4.0, "bigram": 3.4}
+        return base.model_copy(update=given | {"variant": "" if name == "recipe" else name} | changes)
+
+    return make
+
+
+def standard(run: Make, **faults: tuple[float, float]) -> list[Trajectory]:
+    """BF16, two replicas with gaps of 1e-6, a recipe with gaps of -1e-4, 0 and 1e-4, and faults (tail gap, early gap)."""
+    found = []
+    for s in SEEDS:
+        found += [run(seed=s), run("replica1", s, 1e-6), run("replica2", s, -1e-6 * s), run("recipe", s, 1e-4 * (s - 1))]
+        found += [run(name.replace("_", " "), s, gap + early * 0, early) for name, (gap, early) in faults.items()]
+    return found
+
+
+def test_noise_and_signal(run: Make):
+    found = calibrate(standard(run, outputs_shifted=(0.05, 0), loss_in_BF16=(0, 0.01), weights_stale=(0.0001, 0)))
+    lines = {line.name: line for line in found.lines}
+    assert found.noise == pytest.approx(1e-4)
+    assert found.replica_noise == pytest.approx(math.sqrt((0 + 2e-12) / 4))
+    assert (lines["outputs shifted"].mean, lines["outputs shifted"].tail_ratio) == pytest.approx((0.05, 500))
+    assert found.signal == pytest.approx(500)
+    assert {n: line.seen_by for n, line in lines.items() if " " in n and n != "te-current emulated"} == {
+        "outputs shifted": "tail",
+        "loss in BF16": "band",
+        "weights stale": "canary",
+    }
+    assert found.accepted
+    assert found.learnt == pytest.approx((4.0 - np.mean(np.linspace(4.0, 3.0, STEPS)[-TAIL:])) / 0.6)
+    assert f"{'outputs shifted':<28}  3     +5.0000 (0.0000)    500.0" in table(found)
+
+
+def test_a_fault_that_nothing_sees_refuses_a_schedule(run: Make):
+    found = calibrate(standard(run, outputs_shifted=(0.05, 0), new_fault=(0.0002, 0)))
+    assert found.problems == ("nothing sees: new fault",)
+
+
+@pytest.mark.parametrize(("gap", "end", "problem"), [(0.0005, 3.0, "shifted outputs stand below 10 sd"), (0.05, 3.9, "below 50%")])
+def test_a_schedule_without_signal_or_without_context_is_refused(run: Make, gap: float, end: float, problem: str):
+    runs = [r.model_copy(update={"loss": (np.asarray(r.loss) + (end - 3.0)).tolist()}) for r in standard(run, outputs_shifted=(gap, 0))]
+    found = calibrate(runs)
+    assert not found.accepted
+    assert any(problem in p for p in found.problems)
+
+
+def test_the_accepted_schedule_with_the_largest_signal_is_chosen(run: Make):
+    found = [calibrate(standard(run, outputs_shifted=(gap, 0))) for gap in (0.02, 0.05, 0.0001)]
+    assert choice(found) is found[1]
+    assert choice(found[2:]) is None
+
+
+def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
+    runs = standard(run, outputs_shifted=(0.05, 0))
+    stopped = [r.model_copy(update={"loss": r.loss[:60]}) if r.variant == "outputs shifted" else r for r in runs]
+    assert calibrate(stopped).signal == math.inf
+
+
+def test_what_a_calibration_needs(run: Make):
+    with pytest.raises(ValueError, match="replicas and recipes"):
+        calibrate([run(seed=s) for s in SEEDS])
+    with pytest.raises(ValueError, match="one schedule and two BF16 seeds"):
+        calibrate([*standard(run), run(seed=4, spec_hash="other")])
+
+
+def test_what_a_model_has_learnt_is_unknown_without_entropies(run: Make):
+    assert learnt(run(unigram=None)) is None
+    assert learnt(run(unigram=3.0, bigram=3.0)) is None
+
+
+def test_every_fault_that_may_be_invisible_is_a_standard_fault():
+    assert set(INVISIBLE) <= {f.name for f in FAULTS}
+
+
+def test_changes_of_schedule_and_dimensions():
+    base = presets()["micro"]
+    found = changed(base, "steps=320,lr=1e-3,init_std=0.07")
+    assert found.schedule == dataclasses.replace(base.schedule, steps=320, lr=1e-3)
+    assert found.model == dataclasses.replace(base.model, init_std=0.07)
+    assert changed(base, "") == base
+    with pytest.raises(ValueError, match="unknown key 'stepz': did you mean steps"):
+        changed(base, "stepz=3")
+    with pytest.raises(ValueError, match="steps needs a number of type int, got '1.5'"):
+        changed(base, "steps=1.5")
+
+
+@pytest.mark.usefixtures("eager")
+def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
+    arguments = ["--model", "micro", "--change", "steps=16,warmup=4,tail=8,rows=1,length=64", "--seeds", "2", "--replicas", "1"]
+    arguments += ["--recipe", "te-cur*", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
+    assert main(["calibrate", *arguments]) == 1
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "micro on topics, 16 steps of 64 tokens, learning rate 0.0015"
+    assert [line.split("  ")[1].strip() for line in out[4:7]] == ["replica1", "outputs shifted", "te-current emulated"]
+    assert any("of the way to the bigram entropy, below 50%" in line for line in out)
+    assert out[-1] == "choice: none; no candidate was accepted"
+    assert main(["calibrate", "--recipe", "ao-rowise"]) == 2
+    assert "did you mean ao-rowwise" in capsys.readouterr().err
