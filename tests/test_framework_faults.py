@@ -1,0 +1,64 @@
+"""Faults of the model, the data order and the optimiser, planted in BF16 itself: the framework moved, and the message says so."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from fp8parity.judging import goldens, policy
+from fp8parity.judging.calibration import VISIBLE, calibrate
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import load_records
+from fp8parity.training.variants import FAULTS
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+MICRO = [r for r in load_records(GOLDEN / "records" / "calibration" / "micro.zip") if isinstance(r, Trajectory)]
+
+
+def judged(variant: str) -> Verdict:
+    """The verdict on three seeds of a variant of micro, as if a framework gave them for BF16."""
+    runs = [r.model_copy(update={"variant": ""}) for r in MICRO if r.variant == variant]
+    assert len(runs) == 3
+    [found] = evaluate(runs, goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22)))
+    [verdict] = found.verdicts
+    return verdict
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_every_standard_fault_is_drift(fault):
+    """Recorded on a CPU. The tail gap alone shows five of the eleven; the band of the steps shows all of them."""
+    found = judged(fault.name)
+    assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved"), found.message()
+    assert "first out" in dict(found.lines)
+
+
+@pytest.mark.parametrize("replica", ["replica1", "replica2"])
+def test_a_replica_is_green(replica: str):
+    """One weight that moved by one ulp is no fault."""
+    found = judged(replica)
+    assert (found.status, found.loss and found.loss.moved) == ("pass", "the framework has not moved"), found.message()
+
+
+def test_the_schedule_of_micro_is_accepted():
+    found = calibrate(MICRO)
+    assert found.accepted
+    assert found.signal > 100
+    assert found.learnt is not None and 1.1 < found.learnt < 1.3
+    assert {line.seen_by for line in found.lines if line.name in {f.name for f in FAULTS}} == {"tail", "band", "BF16"}
+    assert min(line.control_ratio for line in found.lines if line.seen_by) > VISIBLE
+
+
+@pytest.mark.parametrize(
+    ("model", "noise", "signal"), [("tiny", 5e-5, 900), ("mini", 2e-5, 4000), ("small", 1e-5, 20_000), ("base", 1e-5, 28_000)]
+)
+def test_schedules_that_the_larger_models_can_have(model: str, noise: float, signal: float):
+    """Recorded on an H100, not yet the schedules of the goldens."""
+    runs = [r for r in load_records(GOLDEN / "records" / "calibration" / f"{model}.zip") if isinstance(r, Trajectory)]
+    found = calibrate(runs)
+    assert found.noise < noise
+    assert found.signal > signal
+    assert found.accepted == (model != "mini")
+    assert found.accepted or found.problems == ("nothing sees: embedding gradient flipped",)
