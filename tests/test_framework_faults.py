@@ -52,7 +52,8 @@ def test_the_schedule_of_micro_is_accepted():
 
 
 @pytest.mark.parametrize(
-    ("model", "noise", "signal"), [("tiny", 5e-5, 900), ("mini", 2e-5, 4000), ("small", 1e-5, 20_000), ("base", 1e-5, 28_000)]
+    ("model", "noise", "signal"),
+    [("tiny", 5e-5, 900), ("mini", 2e-5, 4000), ("small", 1e-5, 20_000), ("base", 1e-5, 28_000), ("1b", 1e-4, 1900)],
 )
 def test_schedules_that_the_larger_models_can_have(model: str, noise: float, signal: float):
     """Recorded on an H100, not yet the schedules of the goldens."""
