@@ -42,6 +42,12 @@ def run(trajectory: Make) -> Make:
     return make
 
 
+@pytest.fixture(autouse=True)
+def outside_ci(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CI never records goldens, and these tests make one."""
+    monkeypatch.delenv("CI", raising=False)
+
+
 @pytest.fixture
 def golden(run: Make) -> Golden:
     """BF16 of three seeds with two replicas each, and the spread of four sound recipes."""

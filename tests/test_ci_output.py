@@ -67,7 +67,7 @@ def gate(tmp_path):
         (tmp_path / "golden" / "policy.toml").write_text('[[loss]]\nmargin = 0.005\nwhy = "a made-up row"\n')
         (tmp_path / "golden" / "known_failures.toml").write_text(known)
         recipes = [part for name in ("te-current", "te-block", "te-mxfp8") for part in ("--recipe", name)]
-        terms = ("suites/convergence", *recipes, "--execution", "emulated", *arguments)
+        terms = ("suites/convergence", *recipes, "--execution", "emulated", "--model", "tiny", *arguments)
         return processes.run("pytest", *terms, cwd=tmp_path, path=(FIXTURES, str(ROOT / "tests")), **(environment or {}))
 
     return run

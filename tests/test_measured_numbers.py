@@ -17,6 +17,7 @@ from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of, write_json
+from fp8parity.workload.presets import presets
 from sessions import DAY, GOLDEN
 
 TOML = '[[band]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nband = 0.6\nwhy = "a made-up row"\n'
@@ -212,7 +213,7 @@ class TestCommitted:
         rules: Policy = policy.load(GOLDEN, DAY)
         for table in STORED.tables.values():
             for key, n in table.items():
-                cell = Cell(model=key.model, recipe=key.recipe, execution=key.execution)
+                cell = Cell(model=key.model, recipe=key.recipe, execution=key.execution).on(presets()[key.model].corpus)
                 m = Measurement(metric=key.metric, where=key.where, value=n.value)
                 assert isinstance(rules.band_for(cell, key.check, m), Band), key
 

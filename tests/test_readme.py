@@ -7,6 +7,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+from fp8parity.cli import main
 
 ROOT = Path(__file__).parents[1]
 MODULE = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))
@@ -30,6 +31,15 @@ def test_table_is_of_the_records(report):
     assert shown(lines, text)
     assert f"All {len(report.verdicts)} of its checks are green" in text
     assert report.green
+
+
+def test_the_first_table_is_of_its_records(capsys):
+    """The rows of the first command, which stored these records."""
+    text = (ROOT / "README.md").read_text()
+    assert main(["judge", str(RECORDS.with_name("micro-xeon.zip")), "--golden-dir", str(ROOT / "golden"), "--require-numbers"]) == 0
+    rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if " micro " in line]
+    assert len(rows) == 10
+    assert [row for row in rows if row not in text.splitlines()] == []
 
 
 def test_a_number_that_moved_is_seen(report):
