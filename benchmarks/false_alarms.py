@@ -3,8 +3,8 @@
     python benchmarks/train_many.py --seeds 100-129 --workers 2 --records /tmp/fresh
     python benchmarks/false_alarms.py /tmp/fresh
 
-Each repeat takes the next seeds as the escalation asks for them, their BF16 runs as golden, and the policy of golden/. The
-spread of a seed's gap is printed beside it. No torch.
+Each repeat takes the next seeds as the escalation asks for them, their BF16 runs as golden, and the policy of golden/. The step
+bands are those of golden/ (its spreads come from other seeds). The spread of a seed's gap is printed beside it. No torch.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def main() -> None:
     controls = {r.seed: r for r in runs if r.cell.is_control}
     if len(controls) < 2:
         raise SystemExit(f"{args.records} holds {len(controls)} seeds of BF16; 2 are needed")
+    committed = goldens.load(args.golden_dir)
     golden = from_runs(list(controls.values()), [])
-    stored = Goldens({(golden.model, golden.corpus): golden}, numbers=goldens.load(args.golden_dir).numbers)
+    key = golden.model, golden.corpus
+    golden = golden.model_copy(update={"spreads": committed.loss[key].spreads if key in committed.loss else []})
+    stored = Goldens({key: golden}, numbers=committed.numbers)
     total, red = 0, 0
     print(f"{golden.model}: {len(controls)} BF16 seeds, {golden.provenance.line()}")
     for cell in sorted({r.cell for r in runs if not r.cell.is_control}, key=lambda c: c.id):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fp8parity import recipes
 from fp8parity.recipes.matrix import executions
-from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_MODEL, SYNTHETIC, Cell
+from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_MODEL, Cell
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload.presets import presets
 
@@ -33,16 +33,16 @@ def one(job: tuple[int, str], *, model: str, threads: int, records: Path) -> str
     seed, name = job
     recipe = recipes.get(name)
     execution = executions(recipe)[-1]
-    path = records / file_name(Cell(model=model, recipe=name, execution=execution), f"seed{seed}")
+    preset = presets()[model]
+    path = records / file_name(Cell(model=model, recipe=name, execution=execution, corpus=preset.corpus), f"seed{seed}")
     if path.exists():
         return f"kept {path.name}"
-    preset = presets()[model]
     made = train(
         preset.model,
         recipe,
         execution,
         replace(preset.schedule, threads=threads),
-        corpus.load(SYNTHETIC),
+        corpus.load(preset.corpus),
         seed,
         device=torch.device("cpu"),
         session="train_many",
