@@ -4,7 +4,7 @@
     python benchmarks/false_alarms.py /tmp/fresh
 
 Each repeat takes the next seeds as the escalation asks for them, their BF16 runs as golden, and the policy of golden/. The step
-bands are those of golden/ (its spreads come from other seeds). The spread of a seed's gap is printed beside it. No torch.
+bands rest on the records' other seeds, never on those that are judged. The spread of a seed's gap is printed beside it. No torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import datetime
 from pathlib import Path
 
 import numpy as np
-from fp8parity.judging import goldens, policy, stats
+from fp8parity.judging import goldens, policy, spreads, stats
 from fp8parity.judging.evaluate import evaluate, looks
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.loss_goldens import from_runs
@@ -24,18 +24,29 @@ from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 
 
-def _repeat(mine: list[Trajectory], controls: dict[int, Trajectory], stored: Goldens, rules: Policy) -> Verdict | None:
+def _repeat(
+    mine: list[Trajectory], controls: dict[int, Trajectory], stored: Goldens, rules: Policy, paired: list[spreads.Pair]
+) -> Verdict | None:
     """The verdict of one session on the first seeds, or None where the records end before the escalation does."""
     counts = looks(mine[0].cell, stored, rules) if mine else ()
     for count in counts:
         if len(mine) < count:
             return None
         part = mine[:count]
-        [found] = evaluate([*part, *(controls[r.seed] for r in part)], stored, rules)
+        others = _other_seeds(stored, rules, part, paired)
+        [found] = evaluate([*part, *(controls[r.seed] for r in part)], others, rules)
         verdict = next(v for v in found.verdicts if v.cell == part[0].cell)
         if verdict.status != "inconclusive" or count == counts[-1]:
             return verdict
     return None
+
+
+def _other_seeds(stored: Goldens, rules: Policy, part: list[Trajectory], paired: list[spreads.Pair]) -> Goldens:
+    """The goldens with the spread of recipes that share this one's row, without the seeds that are judged."""
+    row, judged = rules.loss_row(part[0].cell), {r.seed for r in part}
+    found = [(run, control) for run, control in paired if run.seed not in judged and rules.loss_row(run.cell) == row]
+    loss = {key: spreads.with_spread(golden, found, row.window) for key, golden in stored.loss.items()}
+    return Goldens(loss, numbers=stored.numbers)
 
 
 def main() -> None:
@@ -48,11 +59,9 @@ def main() -> None:
     controls = {r.seed: r for r in runs if r.cell.is_control}
     if len(controls) < 2:
         raise SystemExit(f"{args.records} holds {len(controls)} seeds of BF16; 2 are needed")
-    committed = goldens.load(args.golden_dir)
     golden = from_runs(list(controls.values()), [])
-    key = golden.model, golden.corpus
-    golden = golden.model_copy(update={"spreads": committed.loss[key].spreads if key in committed.loss else []})
-    stored = Goldens({key: golden}, numbers=committed.numbers)
+    stored = Goldens({(golden.model, golden.corpus): golden}, numbers=goldens.load(args.golden_dir).numbers)
+    paired = spreads.pairs(runs)
     total, red = 0, 0
     print(f"{golden.model}: {len(controls)} BF16 seeds, {golden.provenance.line()}")
     for cell in sorted({r.cell for r in runs if not r.cell.is_control}, key=lambda c: c.id):
@@ -62,7 +71,7 @@ def main() -> None:
             continue
         gaps = np.array(stats.relative_gaps([r.loss for r in mine], [controls[r.seed].loss for r in mine], golden.tail))
         seen: list[str] = []
-        while (verdict := _repeat(mine, controls, stored, rules)) is not None:
+        while (verdict := _repeat(mine, controls, stored, rules, paired)) is not None:
             assert verdict.loss is not None
             count = len(verdict.loss.seeds)
             seen.append(f"{verdict.status}/{count}")

@@ -60,7 +60,7 @@ def golden(run: Make) -> Golden:
         if c.seed == r.seed
     ]
     made = from_runs([*control, *quiet], [])
-    return spreads.with_spread(made, [run("te-current", s, noise=k) for s in SEEDS for k in (3, 4, 5, 6)], window=8)
+    return spreads.with_spread(made, [(run("te-current", s, noise=3), run(seed=s)) for s in range(100, 124)], window=8)
 
 
 def judged(golden: Golden, runs: Sequence[Trajectory], controls: Sequence[Trajectory], tmp_path, row: LossRow = ROW) -> Verdict:
@@ -79,7 +79,7 @@ def test_a_golden_holds_replicas_and_runs_are_compared_with_their_mean(golden: G
     assert [r.variant for r in seed.replicas] == ["replica1", "replica2"]
     assert seed.mean_loss == pytest.approx(np.mean([seed.loss, *(r.loss for r in seed.replicas)], axis=0))
     [spread] = golden.spreads
-    assert (spread.recipes, spread.n, len(spread.loss), len(spread.grad_norm)) == (["te-current"], 12, 20, 20)
+    assert (spread.recipes, spread.runs, spread.seeds, len(spread.loss), len(spread.grad_norm)) == (["te-current"], 24, 24, 20, 20)
     assert np.mean(spread.loss) == pytest.approx(1e-4, rel=0.3)
     assert np.mean(spread.grad_norm) == pytest.approx(1e-3, rel=0.3)
 
@@ -166,10 +166,16 @@ def test_a_model_that_has_learnt_no_context_is_no_basis(golden: Golden, run: Mak
 
 
 def test_spreads_are_refused(golden: Golden, run: Make):
-    dirty = run("te-current").provenance.model_copy(update={"dirty": True})
+    control = run(seed=0)
+    dirty = control.provenance.model_copy(update={"dirty": True})
     with pytest.raises(ValueError, match="uncommitted changes"):
-        spreads.with_spread(golden, [run("te-current", 0, 1, provenance=dirty)], 8)
-    with pytest.raises(ValueError, match="has a seed of the golden"):
-        spreads.with_spread(golden, [run("te-current", 9, 1)], 8)
+        spreads.with_spread(golden, [(run("te-current", 0, 1, provenance=dirty), control)], 8)
     with pytest.raises(ValueError, match="schedule differ"):
-        spreads.with_spread(golden, [run("te-current", 0, 1, spec_hash="other")], 8)
+        spreads.with_spread(golden, [(run("te-current", 0, 1), run(spec_hash="other"))], 8)
+
+
+def test_pairs_are_runs_with_a_control_of_their_machine(run: Make):
+    other = run().provenance.model_copy(update={"device": "another"})
+    first, second, lost = run("te-current", 0, 1), run("te-block", 5, 1), run("te-current", 1, 1, provenance=other)
+    records = [first, second, lost, run(seed=0), run(seed=5), run(seed=1), run(seed=0, variant="replica1")]
+    assert spreads.pairs(records) == [(first, records[3]), (second, records[4])]
