@@ -135,7 +135,12 @@ def test_the_validation_loss_is_judged(golden: Golden, run: Make, tmp_path):
     controls = [run(seed=s) for s in SEEDS]
     high = [run("te-current", s, 10).model_copy(update={"validation": [(159, 3.5 * 1.004 + 1e-4 * s)]}) for s in SEEDS]
     found = judged(golden, high, controls, tmp_path)
-    assert (found.status, found.headline) == ("fail", "the gap of the validation loss to BF16 is outside the margin")
+    assert (found.status, found.headline) == ("fail", "the last validation loss is not BF16's")
+    for factors in ((0.99, 0.99, 0.99), (1.05, 1.15, 1.4), (1.0, 1.0, 1.004)):
+        wrong = [run("te-current", s, 10).model_copy(update={"validation": [(159, 3.5 * f)]}) for s, f in zip(SEEDS, factors, strict=True)]
+        assert judged(golden, wrong, controls, tmp_path).status == "fail"
+    high = [c.model_copy(update={"validation": [(159, 3.5 * 1.0008)]}) for c in controls]
+    assert judged(golden, high, high, tmp_path).status == "drift"
     lost = [run("te-current", s, 10).model_copy(update={"validation": [(100, float("nan")), (159, 3.5)]}) for s in SEEDS]
     found = judged(golden, lost, controls, tmp_path)
     assert (found.status, found.headline) == ("fail", "seed 0 has a non-finite validation loss")
@@ -151,6 +156,40 @@ def test_bf16_is_held_to_its_golden_as_tightly_as_it_repeats(golden: Golden, run
     assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved, not the recipe")
 
 
+def test_a_recipe_with_a_fault_of_its_own_is_blamed_although_bf16_moved(golden: Golden, run: Make, tmp_path):
+    controls = [run(seed=s, change=5e-4) for s in SEEDS]
+    runs = [run("te-current", s, 10, 5e-4 + at(80, 88, 0.2)) for s in SEEDS]
+    found = judged(golden, runs, controls, tmp_path)
+    assert (found.status, found.loss and found.loss.moved) == ("fail", "framework and recipe moved")
+
+
+def test_norms_of_bf16_itself_are_drift(golden: Golden, run: Make, tmp_path):
+    double = np.where(np.arange(STEPS) < 100, 1, 2)
+    controls = [run(seed=s).model_copy(update={"grad_norm": (2.0 * double).tolist()}) for s in SEEDS]
+    assert judged(golden, controls, controls, tmp_path).status == "drift"
+    runs = [run("te-current", s, 10) for s in SEEDS]
+    runs = [r.model_copy(update={"grad_norm": (np.asarray(r.grad_norm) * double).tolist()}) for r in runs]
+    found = judged(golden, runs, controls, tmp_path)
+    assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved, not the recipe")
+
+
+def test_without_replicas_a_spike_of_both_is_the_frameworks(golden: Golden, run: Make, tmp_path):
+    bare = golden.model_copy(update={"spreads": [], "seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]})
+    row = ROW.model_copy(update={"drift": None})
+    controls = [run(seed=s, change=at(80, 88, 0.3)) for s in SEEDS]
+    found = judged(bare, controls, controls, tmp_path, row)
+    assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved")
+    found = judged(bare, [run("te-current", s, 10, at(80, 88, 0.3)) for s in SEEDS], controls, tmp_path, row)
+    assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved, not the recipe")
+
+
+def test_a_recipe_without_a_spread_is_said_to_be(golden: Golden, run: Make, tmp_path):
+    found = judged(golden, [run("te-nvfp4", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS], tmp_path)
+    assert [text for text in found.unmeasured if "spread" in text] == [
+        "no spread of te-nvfp4 on nano; its step band is the wide one between seeds, and its norms are not judged"
+    ]
+
+
 def test_a_spike_of_bf16_itself_is_drift(golden: Golden, run: Make, tmp_path):
     controls = [run(seed=s, change=at(80, 88, 0.0015)) for s in SEEDS]
     found = judged(golden, controls, controls, tmp_path)
@@ -160,6 +199,9 @@ def test_a_spike_of_bf16_itself_is_drift(golden: Golden, run: Make, tmp_path):
 
 def test_a_model_that_has_learnt_no_context_is_no_basis(golden: Golden, run: Make, tmp_path):
     controls = [run(seed=s, unigram=4.0, bigram=3.0) for s in SEEDS]
+    assert (
+        judged(golden, [run("te-current", s, 10, 0.3) for s in SEEDS], [run(seed=s, change=0.3) for s in SEEDS], tmp_path).status == "drift"
+    )
     found = judged(golden, [run("te-current", s, 10) for s in SEEDS], controls, tmp_path)
     assert found.status == "inconclusive"
     assert "BF16 has gone 31% of the way from the unigram to the bigram entropy; below 50%" in found.headline
@@ -170,6 +212,9 @@ def test_spreads_are_refused(golden: Golden, run: Make):
     dirty = control.provenance.model_copy(update={"dirty": True})
     with pytest.raises(ValueError, match="uncommitted changes"):
         spreads.with_spread(golden, [(run("te-current", 0, 1, provenance=dirty), control)], 8)
+    both = spreads.with_spread(golden, [(run(r, 0, 1), control) for r in ("te-current", "te-block")], 8)
+    with pytest.raises(ValueError, match="the spread of te-block rests on the same row"):
+        spreads.with_spread(both, [(run("te-current", 0, 1), control)], 8)
     with pytest.raises(ValueError, match="schedule differ"):
         spreads.with_spread(golden, [(run("te-current", 0, 1), run(spec_hash="other"))], 8)
 

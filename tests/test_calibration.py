@@ -38,7 +38,7 @@ def standard(run: Make, **faults: tuple[float, float]) -> list[Trajectory]:
     found = []
     for s in SEEDS:
         found += [run(seed=s), run("replica1", s, 1e-6), run("replica2", s, -1e-6 * s), run("recipe", s, 1e-4 * (s - 1))]
-        found += [run(name.replace("_", " "), s, gap + early * 0, early) for name, (gap, early) in faults.items()]
+        found += [run(name.replace("_", " "), s, gap, early) for name, (gap, early) in faults.items()]
     return found
 
 
@@ -84,6 +84,13 @@ def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
     assert calibrate(stopped).signal == math.inf
 
 
+def test_a_fault_that_is_not_a_number_is_seen(run: Make):
+    runs = standard(run, outputs_shifted=(0.05, 0))
+    lost = [r.model_copy(update={"loss": [*r.loss[:70], math.nan]}) if r.variant else r for r in runs if not r.variant.startswith("rep")]
+    found = calibrate([*lost, *(r for r in runs if r.variant.startswith("rep"))])
+    assert {line.name: line.seen_by for line in found.lines}["outputs shifted"] == "tail"
+
+
 def test_what_a_calibration_needs(run: Make):
     with pytest.raises(ValueError, match="replicas and recipes"):
         calibrate([run(seed=s) for s in SEEDS])
@@ -104,7 +111,7 @@ def test_changes_of_schedule_and_dimensions():
     assert changed(base, "") == base
     with pytest.raises(ValueError, match="unknown key 'stepz': did you mean steps"):
         changed(base, "stepz=3")
-    with pytest.raises(ValueError, match="steps needs a number of type int, got '1.5'"):
+    with pytest.raises(ValueError, match="steps needs a value of type int, got '1.5'"):
         changed(base, "steps=1.5")
 
 
@@ -118,5 +125,9 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     assert [line.split("  ")[1].strip() for line in out[4:7]] == ["replica1", "outputs shifted", "te-current emulated"]
     assert any("of the way to the bigram entropy, below 50%" in line for line in out)
     assert out[-1] == "choice: none; no candidate was accepted"
-    assert main(["calibrate", "--recipe", "ao-rowise"]) == 2
+    assert main(["calibrate", "--recipe", "ao-rowise", "--records", str(tmp_path / "none")]) == 2
     assert "did you mean ao-rowwise" in capsys.readouterr().err
+    assert main(["calibrate", "--fault", "outputs shiftd", "--records", str(tmp_path / "none")]) == 2
+    assert "did you mean outputs shifted" in capsys.readouterr().err
+    assert main(["calibrate", "--seeds", "1"]) == 2
+    assert not (tmp_path / "none").exists()

@@ -6,7 +6,8 @@ import os
 
 import pytest
 from fp8parity.judging import loss_goldens
-from fp8parity.judging.loss_goldens import changes, from_runs, path_of, refuse, store
+from fp8parity.judging.loss_goldens import from_runs, path_of, refuse
+from fp8parity.judging.loss_store import changes, store
 from fp8parity.records.schema import NonFinite
 from fp8parity.records.storage import checksum, load_record, load_records, name_of, read_json, write_json
 from narrowed import load_trajectory, some

@@ -29,7 +29,7 @@ def judged(variant: str) -> Verdict:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_every_standard_fault_is_drift(fault):
-    """Recorded on a CPU. The tail gap alone shows five of the eleven; the band of the steps shows all of them."""
+    """Recorded on a CPU."""
     found = judged(fault.name)
     assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved"), found.message()
     assert "first out" in dict(found.lines)
@@ -61,5 +61,5 @@ def test_schedules_that_the_larger_models_can_have(model: str, noise: float, sig
     found = calibrate(runs)
     assert found.noise < noise
     assert found.signal > signal
-    assert found.accepted == (model != "mini")
+    assert found.accepted == (model not in ("tiny", "mini"))
     assert found.accepted or found.problems == ("nothing sees: embedding gradient flipped",)
