@@ -190,6 +190,14 @@ def test_a_recipe_without_a_spread_is_said_to_be(golden: Golden, run: Make, tmp_
     ]
 
 
+def test_a_trend_of_bf16_is_held_to_its_replicas(golden: Golden, run: Make, tmp_path):
+    """Half a thousandth up, half a thousandth down: nothing for a recipe's margin, and no window of BF16 leaves its band."""
+    controls = [run(seed=s, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)) for s in SEEDS]
+    found = judged(golden, controls, controls, tmp_path)
+    assert found.status == "drift"
+    assert "grows within the tail: +0.08%" in dict(found.lines)["trend"]
+
+
 def test_a_spike_of_bf16_itself_is_drift(golden: Golden, run: Make, tmp_path):
     controls = [run(seed=s, change=at(80, 88, 0.0015)) for s in SEEDS]
     found = judged(golden, controls, controls, tmp_path)
