@@ -1,4 +1,4 @@
-"""Faults of the model, the data order and the optimiser, planted in BF16 itself: the framework moved, and the message says so."""
+"""Faults of the model, the loss and the optimiser at ``micro``: planted in BF16, the framework moved; in a recipe alone, the recipe."""
 
 from __future__ import annotations
 
@@ -33,6 +33,41 @@ def test_every_standard_fault_is_drift(fault):
     found = judged(fault.name)
     assert (found.status, found.loss and found.loss.moved) == ("drift", "the framework moved"), found.message()
     assert "first out" in dict(found.lines)
+
+
+def in_a_recipe(variant: str) -> Verdict:
+    """The verdict on te-current if its runs had, in addition, the gaps that this variant had in BF16."""
+    plain = {r.seed: r for r in MICRO if r.cell.is_control and not r.variant}
+    recipe = {r.seed: r for r in MICRO if r.cell.recipe == "te-current"}
+    runs = [_combined(recipe[r.seed], r, plain[r.seed]) for r in MICRO if r.variant == variant]
+    [found] = evaluate([*runs, *plain.values()], goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22)))
+    return next(v for v in found.verdicts if not v.cell.is_control)
+
+
+def _combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajectory:
+    def times(a: list[float], b: list[float], c: list[float]) -> list[float]:
+        return [x * y / z for x, y, z in zip(a, b, c, strict=True)]
+
+    first = {k: v * (fault.first_gradients[k] / plain.first_gradients[k]) for k, v in run.first_gradients.items()}
+    last = run.validation[-1][1] * fault.validation[-1][1] / plain.validation[-1][1]
+    changes = {
+        "loss": times(run.loss, fault.loss, plain.loss),
+        "grad_norm": times(run.grad_norm, fault.grad_norm, plain.grad_norm),
+        "first_gradients": first,
+        "validation": [(run.steps - 1, last)],
+    }
+    return run.model_copy(update=changes)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
+def test_every_standard_fault_of_a_recipe_alone_is_its_fault(fault):
+    found = in_a_recipe(fault.name)
+    assert (found.status, found.loss and found.loss.moved) == ("fail", "the recipe moved, not the framework"), found.message()
+
+
+@pytest.mark.parametrize("replica", ["replica1", "replica2"])
+def test_a_recipe_with_a_replica_is_green(replica: str):
+    assert in_a_recipe(replica).status == "pass"
 
 
 @pytest.mark.parametrize("replica", ["replica1", "replica2"])
