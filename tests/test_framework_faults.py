@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.calibration import VISIBLE, calibrate
 from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.policy import Policy
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.training.variants import FAULTS
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-MICRO = [r for r in load_records(GOLDEN / "records" / "calibration" / "micro.zip") if isinstance(r, Trajectory)]
+
+
+@cache
+def calibration(model: str) -> list[Trajectory]:
+    return [r for r in load_records(GOLDEN / "records" / "calibration" / f"{model}.zip") if isinstance(r, Trajectory)]
+
+
+@cache
+def references() -> tuple[Goldens, Policy]:
+    return goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22))
 
 
 def judged(variant: str) -> Verdict:
     """The verdict on three seeds of a variant of micro, as if a framework gave them for BF16."""
-    runs = [r.model_copy(update={"variant": ""}) for r in MICRO if r.variant == variant]
+    runs = [r.model_copy(update={"variant": ""}) for r in calibration("micro") if r.variant == variant]
     assert len(runs) == 3
-    [found] = evaluate(runs, goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22)))
+    [found] = evaluate(runs, *references())
     [verdict] = found.verdicts
     return verdict
 
@@ -37,10 +49,10 @@ def test_every_standard_fault_is_drift(fault):
 
 def in_a_recipe(variant: str) -> Verdict:
     """The verdict on te-current if its runs had, in addition, the gaps that this variant had in BF16."""
-    plain = {r.seed: r for r in MICRO if r.cell.is_control and not r.variant}
-    recipe = {r.seed: r for r in MICRO if r.cell.recipe == "te-current"}
-    runs = [_combined(recipe[r.seed], r, plain[r.seed]) for r in MICRO if r.variant == variant]
-    [found] = evaluate([*runs, *plain.values()], goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22)))
+    plain = {r.seed: r for r in calibration("micro") if r.cell.is_control and not r.variant}
+    recipe = {r.seed: r for r in calibration("micro") if r.cell.recipe == "te-current"}
+    runs = [_combined(recipe[r.seed], r, plain[r.seed]) for r in calibration("micro") if r.variant == variant]
+    [found] = evaluate([*runs, *plain.values()], *references())
     return next(v for v in found.verdicts if not v.cell.is_control)
 
 
@@ -78,7 +90,7 @@ def test_a_replica_is_green(replica: str):
 
 
 def test_the_schedule_of_micro_is_accepted():
-    found = calibrate(MICRO)
+    found = calibrate(calibration("micro"))
     assert found.accepted
     assert found.signal > 100
     assert found.learnt is not None and 1.1 < found.learnt < 1.3
@@ -92,8 +104,7 @@ def test_the_schedule_of_micro_is_accepted():
 )
 def test_schedules_that_the_larger_models_can_have(model: str, noise: float, signal: float):
     """Recorded on an H100, not yet the schedules of the goldens."""
-    runs = [r for r in load_records(GOLDEN / "records" / "calibration" / f"{model}.zip") if isinstance(r, Trajectory)]
-    found = calibrate(runs)
+    found = calibrate(calibration(model))
     assert found.noise < noise
     assert found.signal > signal
     assert found.accepted == (model not in ("tiny", "mini"))
