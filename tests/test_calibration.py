@@ -99,8 +99,8 @@ def test_what_a_calibration_needs(run: Make):
 
 
 def test_what_a_model_has_learnt_is_unknown_without_entropies(run: Make):
-    assert learnt(run(unigram=None)) is None
-    assert learnt(run(unigram=3.0, bigram=3.0)) is None
+    assert learnt(run(unigram=None), 3.0) is None
+    assert learnt(run(unigram=3.0, bigram=3.0), 3.0) is None
 
 
 def test_changes_of_schedule_and_dimensions():
