@@ -21,6 +21,12 @@ def test_defaults(recipe_cell, parity):
     parity.numerics("defaults", recipe_cell)
 
 
+@pytest.mark.control
+def test_canary(cell, parity):
+    """The framework's own arithmetic is where it was: FP32 values of every module, gradient and update for fixed weights and batches."""
+    parity.numerics("canary", cell)
+
+
 def test_gradients(cell, parity):
     """Parameter gradients are close to FP32 at an initial and a trained state: SQNR, small half, rows, bias, underflow."""
     parity.numerics("gradients", cell)
