@@ -27,7 +27,7 @@ from fp8parity.judging import measured_numbers, policy
 from fp8parity.judging.first_step import PART, TOTAL, first_step, ratios
 from fp8parity.recipes.matrix import executions
 from fp8parity.recipes.registry import preload, skip_reason
-from fp8parity.records.cell import CONTROL_RECIPE, SYNTHETIC, Execution, Mode
+from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_CORPUS, Execution, Mode
 from fp8parity.records.schema import Trajectory
 from fp8parity.training.hardware import detect
 from fp8parity.training.inductor import Configurations, barriers
@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     args = parser.parse_args()
     rules, numbers = policy.load(args.golden_dir, datetime.date.today()), measured_numbers.load(args.golden_dir)
-    preset, stream = presets()[args.model], corpus.load(SYNTHETIC)
+    preset, stream = presets()[args.model], corpus.load(DEFAULT_CORPUS)
     hardware = detect(None)
     preload(hardware.capability)
     device = torch.device(hardware.device)

@@ -19,7 +19,7 @@ import torch
 from fp8parity import recipes
 from fp8parity.judging import stats
 from fp8parity.recipes.registry import preload, skip_reason
-from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_MODEL, SYNTHETIC, Execution, Mode
+from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_CORPUS, DEFAULT_MODEL, Execution, Mode
 from fp8parity.training.hardware import detect
 from fp8parity.training.isolation import pinned_threads
 from fp8parity.training.loop import loop, microbatches, mode_for
@@ -32,7 +32,7 @@ class Turns:
     """One model with its step, and the two loops around it."""
 
     def __init__(self, preset: Preset, recipe: recipes.Recipe, execution: Execution, mode: Mode, device: torch.device) -> None:
-        self.device, self.stream = device, corpus.load(SYNTHETIC)
+        self.device, self.stream = device, corpus.load(DEFAULT_CORPUS)
         self.schedule = replace(preset.schedule, validation_every=10**6)
         model = models.build(preset.model, 0, device=device)
         self.converted = recipes.apply(model, recipe, execution, tokens=self.schedule.tokens)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from fp8parity import recipes
 from fp8parity.recipes.matrix import executions
-from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_MODEL, SYNTHETIC, Execution, Mode
+from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_CORPUS, DEFAULT_MODEL, Execution, Mode
 from fp8parity.training.isolation import pinned_threads
 from fp8parity.training.loop import microbatches
 from fp8parity.training.step import MasterWeightOptimizer, make
@@ -34,7 +34,7 @@ class Stepper:
 
     def seconds(self, step: int) -> float:
         """Process time of one step."""
-        batches = microbatches(corpus.load(SYNTHETIC), self.schedule, 0, step, torch.device("cpu"))
+        batches = microbatches(corpus.load(DEFAULT_CORPUS), self.schedule, 0, step, torch.device("cpu"))
         start = time.process_time()
         self.take(batches, step)
         return time.process_time() - start

@@ -8,6 +8,7 @@ from typing import Any
 
 from fp8parity.judging import goldens, loss, loss_goldens, numerics, policy
 from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.policy import LossRow
 from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
@@ -27,6 +28,9 @@ PARTS = ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate",
 LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in PARTS]
 
 
+ROW = LossRow(margin=0.005, window=8, why="the row of all made-up cells")
+
+
 def provenance(**changes: object) -> Provenance:
     base = Provenance(
         packages={"torch": "2.11.0", "torchao": "0.18.0"}, device="NVIDIA H200", capability=[9, 0], driver="570", cuda="13.0", cpu="c",
@@ -43,7 +47,7 @@ def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **chan
         shift = 0.0 if recipe == "bf16" else own.gauss(0, 4e-4) + gap * (2 * s >= steps)
         loss.append((3.2 + 2.3 * math.exp(-9 * s / steps) + common.gauss(0, 0.02)) * (1 + shift))
     made = Trajectory(
-        cell=Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="synthetic"), seed=seed, spec_hash="s",
+        cell=Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics"), seed=seed, spec_hash="s",
         schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None,
         initial_weights=f"w{seed}", final_weights="w", loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])],
         non_finite=None, inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")], seconds=1.0, step_seconds=0.1,
@@ -58,12 +62,12 @@ def layers(model: str, recipe: str) -> Measurements:
     values = [
         Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels
     ]
-    cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="synthetic")
+    cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics")
     return Measurements(cell=cell, check="layers", values=values, provenance=provenance(), session="s")
 
 
 def speed(model: str, recipe: str, ratio: float = 1.31) -> Verdict:
-    cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="synthetic")
+    cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics")
     numbers = SpeedDetail(
         ratio=ratio, low=ratio - 0.02, high=ratio + 0.02, pairs=30, tokens_per_second=13100, bf16_tokens_per_second=10000, mfu=0.412,
         bf16_mfu=0.315, memory=21 * 2**30, bf16_memory=20 * 2**30, mode=Mode.COMPILED,
@@ -81,14 +85,14 @@ def session(
     speeds: bool = False,
 ) -> tuple[list[Verdict], Evidence]:
     """Verdicts and evidence. ``gaps`` and ``stops`` are faults by (recipe, model): a shift of the loss, a non-finite step."""
-    rules, stored = policy.load(GOLDEN, DAY), goldens.load(GOLDEN)
+    rules, stored = policy.load(GOLDEN, DAY).model_copy(update={"loss": (ROW,)}), goldens.load(GOLDEN)
     verdicts: list[Verdict] = []
     records: list[Trajectory | Measurements] = []
     kept = {}
     for model in models:
         controls = [run(model, "bf16", s, steps) for s in range(seeds)]
         golden = loss_goldens.from_runs([run(model, "bf16", s, steps) for s in range(8)], [])
-        kept[model, "synthetic"] = golden
+        kept[model, "topics"] = golden
         for recipe in ("bf16", *recipes):
             runs = [run(model, recipe, s, steps, (gaps or {}).get((recipe, model), 0.0)) for s in range(seeds)]
             stop = (stops or {}).get((recipe, model))

@@ -186,7 +186,7 @@ def test_without_replicas_a_spike_of_both_is_the_frameworks(golden: Golden, run:
 def test_a_recipe_without_a_spread_is_said_to_be(golden: Golden, run: Make, tmp_path):
     found = judged(golden, [run("te-nvfp4", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS], tmp_path)
     assert [text for text in found.unmeasured if "spread" in text] == [
-        "no spread of te-nvfp4 on nano; its step band is the wide one between seeds, and its norms are not judged"
+        "no spread of te-nvfp4 on nano; its step band has one width, and its norms are not judged"
     ]
 
 

@@ -48,7 +48,7 @@ def timed(monkeypatch, machine: Machine) -> Throughput:
     monkeypatch.setattr(benchmark, "_side", lambda config, recipe, *_: machine.side(recipe.name, seconds[recipe.name]))
     recipe = recipes.get("te-current")
     return benchmark.measure(
-        NANO.model, recipe, Execution.EMULATED, NANO.schedule, corpus.load("synthetic"), device=torch.device("cpu"), session="s"
+        NANO.model, recipe, Execution.EMULATED, NANO.schedule, corpus.load("topics"), device=torch.device("cpu"), session="s"
     )
 
 
@@ -75,7 +75,7 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio(monkeypatch):
 
 def test_the_bench_runs_real_steps_on_a_cpu_and_nothing_gates_them(eager):
     run = benchmark.measure(
-        NANO.model, recipes.get("te-current"), Execution.EMULATED, NANO.schedule, corpus.load("synthetic"),
+        NANO.model, recipes.get("te-current"), Execution.EMULATED, NANO.schedule, corpus.load("topics"),
         device=torch.device("cpu"), mode=Mode.EAGER, pairs=8,
     )  # fmt: skip
     assert len(run.bf16_seconds) == len(run.recipe_seconds) == 8

@@ -9,7 +9,7 @@ from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import ci
 
 
-def verdict(status="fail", corpus="synthetic", check="gemm", detail=None):
+def verdict(status="fail", corpus="topics", check="gemm", detail=None):
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=corpus)
     return Verdict(cell=cell, check=check, status=status, headline="h", detail=detail)
 
@@ -32,7 +32,7 @@ def test_an_odd_first_step_is_a_property():
 
 def test_properties_of_several_corpora_are_told_apart():
     found = dict(ci.properties([verdict(), verdict("pass", corpus="text:x")]))
-    assert (found["synthetic.status"], found["text:x.status"]) == ("fail", "pass")
+    assert (found["topics.status"], found["text:x.status"]) == ("fail", "pass")
 
 
 def test_an_infinite_interval_is_a_property():

@@ -57,7 +57,7 @@ def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):
 
 
 def measured(trajectory, value: float) -> Measurements:
-    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="synthetic")
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
     row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
     return Measurements(cell=cell, check="gemm", values=[row], provenance=trajectory().provenance, session="s")
 
@@ -101,7 +101,7 @@ def test_judge_of_a_whole_run_names_what_nothing_needed(trajectory, tmp_path, ca
     write_json(tmp_path / name_of(record), record)
     assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN, "--whole"]) == 0
     out = capsys.readouterr().out
-    assert "not needed by any record: golden of 1b on synthetic" in out
+    assert "not needed by any record: golden of 1b on topics" in out
     assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN]) == 0
     assert "not needed" not in capsys.readouterr().out
 
@@ -155,7 +155,7 @@ def test_bounds_of_a_first_step_judge_it(first_steps, bounds, tmp_path, monkeypa
     monkeypatch.delenv("CI", raising=False)
     bounds(FIRST_STEP + LOSS, "--write")
     controls = [r for r in trajectories(load_records(tmp_path / "set")) if r.cell.is_control]
-    write_json(path_of(tmp_path, "nano", "synthetic"), from_runs(controls, []))
+    write_json(path_of(tmp_path, "nano", "topics"), from_runs(controls, []))
     main(["judge", str(tmp_path / "set"), "--golden-dir", str(tmp_path), "--report", str(tmp_path / "r.json")])
     verdicts = {v["cell"]["recipe"]: v for v in json.loads((tmp_path / "r.json").read_text())["verdicts"]}
     lines = dict(verdicts["te-current"]["lines"])

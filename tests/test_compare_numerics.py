@@ -19,7 +19,7 @@ from two_sides import POLICY, WHY, change, compared
 def measured(trajectory):
     def make(version, sqnr=28.5, bias=1.0, recipe="te-current", metric="fprop sqnr"):
         execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
-        cell = Cell(model="tiny", recipe=recipe, execution=execution, corpus="synthetic")
+        cell = Cell(model="tiny", recipe=recipe, execution=execution, corpus="topics")
         values = [Measurement(metric=metric, where="g", value=sqnr), Measurement(metric="bias", where="g", value=bias)]
         made = two_sides.provenance(trajectory, version)
         return Measurements(cell=cell, check="gemm", values=values, provenance=made, session=version)

@@ -82,7 +82,7 @@ def test_one_device_in_two_environments_is_no_side(runs):
 
 def test_verdicts_that_turned_are_listed(runs, trajectory):
     golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
-    stored = Goldens(loss={("nano", "synthetic"): golden})
+    stored = Goldens(loss={("nano", "topics"): golden})
     found = compare(runs(), runs("2.13.0", recipe=0.02), stored, POLICY)
     assert [(v.cell.recipe, v.check, v.old, v.new) for v in found.verdicts] == [("te-current", "loss parity", "pass", "fail")]
     assert compare(runs(), runs("2.13.0"), stored, POLICY).verdicts == []

@@ -15,7 +15,7 @@ def timed(trajectory):
         wobble = [1 + 0.001 * (i % 3 - 1) for i in range(11)]
         made = two_sides.provenance(trajectory, version, device, list(capability) if capability else None)
         base = Throughput(
-            cell=Cell(model="small", recipe="te-current", execution=Execution.NATIVE, corpus="synthetic"), mode=Mode.COMPILED, tokens=16384,
+            cell=Cell(model="small", recipe="te-current", execution=Execution.NATIVE, corpus="topics"), mode=Mode.COMPILED, tokens=16384,
             steps_a_block=4, bf16_seconds=[bf16 * w for w in wobble], recipe_seconds=[bf16 / ratio] * 11, bf16_memory=1_000_000,
             recipe_memory=int(1_000_000 * memory), flops_per_token=1.0, peak_flops=None,
             watch=Watch(busy_before=0, sm_clocks=[1980], throttled=[]), provenance=made, session=version,

@@ -36,7 +36,7 @@ POLICY = Policy(
 def goldens(trajectory):
     numbers = MeasuredNumbers({"shared": {KEY: Number(28.5, "a1")}})
     return Goldens(
-        loss={("nano", "synthetic"): from_runs([trajectory(seed=s) for s in range(8)], [])},
+        loss={("nano", "topics"): from_runs([trajectory(seed=s) for s in range(8)], [])},
         throughput={(GPU, "base"): SpeedGolden(gpu=GPU, model="base", cells={}, provenance=HERE)},
         numbers=numbers,
     )
@@ -85,7 +85,7 @@ def test_a_row_that_a_later_one_hides_is_named(lines):
 
 
 def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
-    more = dict(goldens.loss) | {("1b", "text:x"): goldens.loss["nano", "synthetic"]}
+    more = dict(goldens.loss) | {("1b", "text:x"): goldens.loss["nano", "topics"]}
     assert lines(stored=Goldens(more, goldens.throughput, goldens.numbers)) == ["golden of 1b on text:x"]
 
 

@@ -33,7 +33,7 @@ def train(all_gather: bool) -> list[float]:
     optimiser = torch.optim.AdamW(converted.model.parameters(), lr=1e-3, foreach=False)
     losses = []
     for step in range(3):
-        loss = cross_entropy(converted.model, *corpus.load("synthetic").batch(dist.get_rank(), step, 2, 128))
+        loss = cross_entropy(converted.model, *corpus.load("topics").batch(dist.get_rank(), step, 2, 128))
         loss.backward()
         optimiser.step()
         optimiser.zero_grad()

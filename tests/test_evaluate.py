@@ -31,7 +31,7 @@ GAPS = (1e-4, 4e-4, -3e-4)
 
 @pytest.fixture
 def goldens(trajectory):
-    return Goldens(loss={("nano", "synthetic"): from_runs([trajectory(seed=s) for s in range(8)], [])})
+    return Goldens(loss={("nano", "topics"): from_runs([trajectory(seed=s) for s in range(8)], [])})
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ class TestLooks:
         assert looks(self.CELL, Goldens(), POLICY) == (3, 5, 8)
 
     def test_they_end_where_the_golden_does(self, trajectory):
-        short = Goldens(loss={("nano", "synthetic"): from_runs([trajectory(seed=s) for s in range(4)], [])})
+        short = Goldens(loss={("nano", "topics"): from_runs([trajectory(seed=s) for s in range(4)], [])})
         assert looks(self.CELL, short, POLICY) == (3, 4)
 
     def test_a_user_s_seeds_are_one_look(self, goldens):

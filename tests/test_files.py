@@ -18,7 +18,7 @@ def test_records_keep_every_bit(trajectory, tmp_path):
     path = write_json(tmp_path / name_of(made), made)
     assert load_record(path) == made
     assert load_records(tmp_path) == [made]
-    assert path.name == "bf16-nano-native-synthetic-seed0.json"
+    assert path.name == "bf16-nano-native-topics-seed0.json"
 
 
 def test_non_finite_losses_survive(trajectory, tmp_path):
@@ -119,8 +119,8 @@ def test_a_refused_golden_is_not_written(trajectory, tmp_path, no_ci):
 def test_a_new_golden_is_told(trajectory, tmp_path, no_ci):
     runs = [trajectory(seed=s) for s in range(2)]
     tail = sum(sum(r.loss[-4:]) for r in runs) / 8
-    assert store(tmp_path, runs, [], 2) == [f"nano on synthetic: new, 2 seeds, tail loss {tail:.4f}"]
-    assert store(tmp_path, runs, [], 2) == ["nano on synthetic: unchanged to the bit"]
+    assert store(tmp_path, runs, [], 2) == [f"nano on topics: new, 2 seeds, tail loss {tail:.4f}"]
+    assert store(tmp_path, runs, [], 2) == ["nano on topics: unchanged to the bit"]
 
 
 def test_updates_are_signed(trajectory, tmp_path, no_ci):
@@ -136,12 +136,12 @@ def test_updates_are_signed(trajectory, tmp_path, no_ci):
 def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path, no_ci):
     store(tmp_path, [trajectory(seed=s) for s in range(2)], [], 2)
     found = loss_goldens.load(tmp_path)
-    assert set(found) == {("nano", "synthetic")}
-    stored = found["nano", "synthetic"]
-    assert changes(stored, stored) == ["nano on synthetic: unchanged to the bit"]
+    assert set(found) == {("nano", "topics")}
+    stored = found["nano", "topics"]
+    assert changes(stored, stored) == ["nano on topics: unchanged to the bit"]
 
 
 def test_a_golden_under_another_one_s_name_is_refused(trajectory, tmp_path):
-    write_json(path_of(tmp_path, "other", "synthetic"), from_runs([trajectory()], []))
-    with pytest.raises(ValueError, match=r"other-synthetic.json: is of nano on synthetic; rename it"):
+    write_json(path_of(tmp_path, "other", "topics"), from_runs([trajectory()], []))
+    with pytest.raises(ValueError, match=r"other-topics.json: is of nano on topics; rename it"):
         loss_goldens.load(tmp_path)

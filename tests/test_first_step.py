@@ -17,7 +17,7 @@ ROW = LossRow(margin=0.005, seeds=(3, 5), why="a made-up row")
 SEEDS = (0, 1, 2)
 
 
-def table(corpus: str = "synthetic", metric: str = "first gradient norm", **expect: float) -> Policy:
+def table(corpus: str = "topics", metric: str = "first gradient norm", **expect: float) -> Policy:
     """Rules that expect a ratio of the nano model, by recipe, +- 0.01."""
     rules = [
         Rule(

@@ -21,7 +21,7 @@ def one_step(recipe: str, seed: int = 0, steps: int = 1):
     preset = presets()["tiny"]
     schedule = replace(preset.schedule, steps=steps, validation_rows=4)
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
-    return loop.train(preset.model, recipes.get(recipe), execution, schedule, corpus.load("synthetic"), seed, device=torch.device("cpu"))
+    return loop.train(preset.model, recipes.get(recipe), execution, schedule, corpus.load("topics"), seed, device=torch.device("cpu"))
 
 
 def judged(made):

@@ -32,7 +32,7 @@ def repository(tmp_path, trajectory):
     def store(name="nano", gap=0.0, snr=44.0, seeds=2):
         runs = [trajectory(seed=s, gap=gap if s == 0 else 0.0) for s in range(seeds)]
         made = from_runs(runs, [Measurement(metric="total sqnr", where="initial", value=snr)])
-        write_json(path_of(golden, name, "synthetic"), made)
+        write_json(path_of(golden, name, "topics"), made)
 
     store()
     store("other")
@@ -58,7 +58,7 @@ def test_goldens_are_signed(repository, capsys):
     golden, store = repository
     store(gap=0.01, snr=43.5, seeds=3)
     found = lines(golden, capsys)
-    assert any("golden/loss/nano-synthetic.json: nano on synthetic: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found)
+    assert any("golden/loss/nano-topics.json: nano on topics: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found)
     assert any("seeds 2 -> 3" in x for x in found)
     assert any("seed 2 new" in x for x in found)
     assert any("gradients total sqnr @ initial 44 -> 43.5 (-0.5)" in x for x in found)
@@ -75,10 +75,10 @@ def test_seeds_that_are_gone_are_named(repository, capsys):
 def test_new_and_deleted_files(repository, capsys):
     golden, store = repository
     store("third")
-    (golden / "loss" / "other-synthetic.json").unlink()
+    (golden / "loss" / "other-topics.json").unlink()
     found = lines(golden, capsys)
-    assert "golden/loss/other-synthetic.json: deleted" in found
-    assert any(x.startswith("golden/loss/third-synthetic.json: nano on synthetic: new, 2 seeds") for x in found)
+    assert "golden/loss/other-topics.json: deleted" in found
+    assert any(x.startswith("golden/loss/third-topics.json: nano on topics: new, 2 seeds") for x in found)
 
 
 def test_rows_say_what_moved_and_why(repository, capsys):
@@ -165,7 +165,7 @@ def test_verdicts_on_records_that_turn_are_named(repository, capsys, trajectory,
     """A wider margin turns a failing recipe; BF16 stays as it is."""
     golden, store = repository
     store(seeds=3)
-    (golden / "loss" / "other-synthetic.json").unlink()
+    (golden / "loss" / "other-topics.json").unlink()
     (golden / "policy.toml").write_text(LOSS.format(margin=0.005, why="the first reason"))
     commit(golden)
     (golden / "policy.toml").write_text(LOSS.format(margin=0.02, why="the second reason"))
@@ -186,7 +186,7 @@ def test_an_unknown_revision_is_2(repository, capsys):
 
 def test_a_damaged_golden_is_2(repository, capsys):
     golden, _ = repository
-    path = golden / "loss" / "nano-synthetic.json"
+    path = golden / "loss" / "nano-topics.json"
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 7'))
     assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden)]) == 2
-    assert "golden/loss/nano-synthetic.json: its checksum does not match" in capsys.readouterr().err
+    assert "golden/loss/nano-topics.json: its checksum does not match" in capsys.readouterr().err

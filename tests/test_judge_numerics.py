@@ -10,7 +10,7 @@ from fp8parity.judging.policy import Band, MetricRow, Policy, Rule
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 
-CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED, corpus="synthetic")
+CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
 RULE = Rule(check="gemm", metric=("fprop sqnr",), recipe=("te-current",), where=("g",), low=28.0, high=29.0, why="a made-up row")
 WIDE = Rule(check="gemm", low=0, high=99, why="a made-up row")
 BAND = Band(check="gemm", metric=("fprop sqnr",), band=0.5, why="a made-up band")

@@ -33,7 +33,7 @@ why = "the scale is applied twice"
 
 
 def verdict(status: Status = "fail", execution="native", check="loss parity", recipe="te-current") -> Verdict:
-    cell = Cell(model="tiny", recipe=recipe, execution=Execution(execution), corpus="synthetic")
+    cell = Cell(model="tiny", recipe=recipe, execution=Execution(execution), corpus="topics")
     return Verdict(cell=cell, check=check, status=status, headline="the gap is outside")
 
 

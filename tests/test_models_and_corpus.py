@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from fp8parity.numerics import prng
-from fp8parity.workload import corpus, models, synthetic
+from fp8parity.workload import corpus, models
 from fp8parity.workload.models import MODELS, ModelConfig, build, weights_hash
 from fp8parity.workload.schedule import SCHEDULES, spec_hash
 
@@ -65,26 +65,8 @@ def test_options_of_the_model():
     assert not torch.equal(model(changed)[:, 8:], y[:, 8:])
 
 
-def test_synthetic_text_is_pinned_and_its_entropy_is_that_of_its_draws():
-    text = synthetic.tokens(330_000, "train")
-    rows = text.reshape(-1, 33)
-    assert set(rows[:, 0].tolist()) == {synthetic.FRESH, synthetic.COPY}
-    assert abs((rows[:, 0] == synthetic.COPY).mean() - 1 / 16) < 0.01
-    copies = np.flatnonzero(rows[:, 0] == synthetic.COPY)
-    assert (rows[copies, 1:] == rows[copies - 1, 1:]).all()
-    # The code length of the text under its own law, against the entropy rate: 10,000 segments give 0.3%.
-    p = synthetic.weights() / synthetic.weights().sum(1, keepdims=True)
-    fresh = rows[rows[:, 0] == synthetic.FRESH][:, 1:].astype(int)
-    before = np.concatenate([np.zeros((len(fresh), 1), int), fresh[:, :-1]], axis=1)
-    length = -np.log(p[before, fresh]).sum()
-    c = 1 / 16
-    length += -np.log(c) * len(copies) - np.log(1 - c) * len(fresh)
-    assert abs(length / text.size / synthetic.entropy_rate() - 1) < 0.005
-    assert corpus.load("synthetic").fingerprint.startswith("9cf7c51c76d86f57")
-
-
 def test_batches_depend_on_seed_and_step_alone():
-    stream = corpus.load("synthetic")
+    stream = corpus.load("topics")
     x, y = stream.batch(3, 7, 4, 16)
     assert torch.equal(x[:, 1:], y[:, :-1])
     assert torch.equal(stream.batch(3, 7, 4, 16)[0], x)
@@ -114,8 +96,8 @@ def test_a_hub_dataset_is_streamed_from_a_folder_too(tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("synthetc", "unknown corpus 'synthetc': did you mean synthetic"),
-        ("synthetic:x", "takes no argument"),
+        ("topcs", "unknown corpus 'topcs': did you mean topics"),
+        ("topics:x", "takes no argument"),
         ("text:/no/such/file.txt", "no such file /no/such/file.txt"),
         ("hf:", "write hf:NAME"),
     ],
@@ -138,15 +120,15 @@ def test_spec_hash_sees_dimensions_schedule_and_corpus_but_not_threads():
     from dataclasses import replace
 
     tiny, schedule = MODELS[0], SCHEDULES["tiny"]
-    base = spec_hash(tiny, schedule, "synthetic")
-    assert base == spec_hash(tiny, replace(schedule, threads=2), "synthetic")
+    base = spec_hash(tiny, schedule, "topics")
+    assert base == spec_hash(tiny, replace(schedule, threads=2), "topics")
     assert (
         len(
             {
                 base,
-                spec_hash(tiny, replace(schedule, lr=1.0), "synthetic"),
+                spec_hash(tiny, replace(schedule, lr=1.0), "topics"),
                 spec_hash(tiny, schedule, "x"),
-                spec_hash(replace(tiny, dim=256), schedule, "synthetic"),
+                spec_hash(replace(tiny, dim=256), schedule, "topics"),
             }
         )
         == 4

@@ -123,7 +123,7 @@ def test_a_contradiction_is_refused_and_names_both_files(shard, tmp_path, capsys
     b = put(tmp_path / "b", shard("te-current", "two", final_weights="other"))
     assert main(["merge", str(tmp_path / "out"), str(a), str(b)]) == 2
     error = capsys.readouterr().err
-    name = "te-current-nano-emulated-synthetic-seed0.json"
+    name = "te-current-nano-emulated-topics-seed0.json"
     assert f"{a / name} and {b / name} contradict each other" in error
     assert "another final_weights" in error
     assert not (tmp_path / "out").exists()
@@ -154,7 +154,7 @@ def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, c
     a, b = shard("te-current", "one"), shard("te-current", "two", device="H200", shift=0.02)
     (tmp_path / "policy.toml").write_text(TOML)
     golden = from_runs([r for r in a if r.cell.recipe == "bf16"], [])
-    write_json(path_of(tmp_path, "nano", "synthetic"), golden)
+    write_json(path_of(tmp_path, "nano", "topics"), golden)
     sets = [str(put(tmp_path / name, records)) for name, records in (("a", a), ("b", b))]
     report = tmp_path / "out.json"
     code = main(["judge", *sets, "--golden-dir", str(tmp_path), "--report", str(report)])
@@ -180,7 +180,7 @@ def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
     for name, margin in (("new", "0.02"), ("old", "0.005")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "policy.toml").write_text(TOML.replace("0.005", margin))
-        write_json(path_of(tmp_path / name, "nano", "synthetic"), from_runs(runs, []))
+        write_json(path_of(tmp_path / name, "nano", "topics"), from_runs(runs, []))
     records = put(tmp_path / "r", runs + [trajectory("te-current", s, 0.01 + WIDER[s]) for s in range(3)])
     arguments = ["judge", str(records), "--golden-dir", str(tmp_path / "new"), "--against"]
     assert main([*arguments, str(tmp_path / "old")]) == 0

@@ -35,7 +35,7 @@ def session(tmp_path):
 
         runner = SimpleNamespace(trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None)
         stand_in = SimpleNamespace(
-            runner=runner, corpora=["synthetic"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
+            runner=runner, corpora=["topics"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
             known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None),
         )  # fmt: skip
         context = cast(PluginContext, stand_in)
@@ -70,7 +70,7 @@ def test_an_older_record_of_a_check_that_came_to_an_error_stays_out(session):
 
 
 def test_a_record_that_cannot_be_read_is_a_problem(session, tmp_path):
-    path = tmp_path / "te-current-tiny-native-synthetic-seed1.json"
+    path = tmp_path / "te-current-tiny-native-topics-seed1.json"
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 5'))
     found = session()
     assert not found.report.green

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from fp8parity.judging import stats as st
 from narrowed import some
 
@@ -92,7 +93,7 @@ def test_escalation_keeps_its_error_rates():
 
 
 def test_band_bounds_the_false_alarm_rate_of_a_run():
-    """Unrelated runs of the same law, the worst case: at most alpha leave the band (3000 runs: 3 sigma above)."""
+    """Sound runs whose gaps have the law of the runs behind the band: at most alpha leave it (3000 runs: 3 sigma above)."""
     rng = np.random.default_rng(2)
     alpha, steps = 0.05, 160
     curve = 5 - np.linspace(0, 1, steps)
@@ -102,18 +103,18 @@ def test_band_bounds_the_false_alarm_rate_of_a_run():
 
     alarms = 0
     for _ in range(300):
-        band = st.step_band(runs(8), window=8, alpha=alpha, seeds=1, least=0.0)
-        alarms += sum(band.first_outside(a, b) is not None for a, b in zip(runs(10), runs(10), strict=True))
+        rms = st.rms_gaps(runs(8), [curve.tolist()] * 8, 8)
+        band = st.paired_band(rms, 8, window=8, alpha=alpha, seeds=1, least=0.0)
+        alarms += sum(band.first_outside(a, curve.tolist()) is not None for a in runs(10))
     assert alarms / 3000 < alpha + 3 * (alpha / 3000) ** 0.5
 
 
 def test_band_names_the_first_window_outside():
-    golden = [[5.0 + 0.01 * k] * 16 for k in range(8)]
-    band = st.step_band(golden, window=4, alpha=0.001, seeds=3, least=0.005)
+    band = st.paired_band([0.001] * 4, 8, window=4, alpha=0.001, seeds=3, least=0.005)
     spike = [5.0] * 8 + [6.0] + [5.0] * 7
     step, value, centre, half = some(band.first_outside(spike, [5.0] * 16))
     assert (step, value, centre) == (8, 5.25, 5.0)
-    assert half < 0.25
+    assert half == pytest.approx(5 * 0.001 * scipy.stats.t.ppf(1 - 0.001 / 24, 8))
     assert band.first_outside([5.0] * 16, [5.0] * 16) is None
 
 

@@ -37,7 +37,7 @@ def trained(nano, mode, recipe="bf16", count=4):
     """Reports of the first ``count`` steps, FP64 [count, 2 + parameters]."""
     converted = applied_of(nano, recipe)
     take = steps.make(converted, steps.MasterWeightOptimizer(converted, nano.schedule), nano.schedule, mode)
-    stream = corpus.load("synthetic")
+    stream = corpus.load("topics")
     return torch.stack([take(run.microbatches(stream, nano.schedule, 0, i, CPU), i).clone().double() for i in range(count)])
 
 
@@ -49,7 +49,7 @@ def trained(nano, mode, recipe="bf16", count=4):
 def test_updates_are_those_of_torch_optim(nano, clip, accumulation):
     """Four steps of warm-up and decay beside FP32 weights under AdamW, clip_grad_norm_ and an average over the microbatches."""
     schedule = replace(nano.schedule, clip=clip, accumulation=accumulation, steps=4, warmup=2, lr=1e-2)
-    converted, stream = applied_of(nano), corpus.load("synthetic")
+    converted, stream = applied_of(nano), corpus.load("topics")
     optimizer = steps.MasterWeightOptimizer(converted, schedule)
     take = steps.make(converted, optimizer, schedule, Mode.EAGER)
     model = models.build(nano.model, 0)
@@ -107,7 +107,7 @@ def test_gradients_have_the_names_of_the_model_before(nano):
     for converted in (plain, replace(applied_of(nano), original=original)):
         optimizer = steps.MasterWeightOptimizer(converted, nano.schedule)
         take = steps.make(converted, optimizer, nano.schedule, Mode.EAGER)
-        norms = take(run.microbatches(corpus.load("synthetic"), nano.schedule, 0, 0, CPU), 0).tolist()
+        norms = take(run.microbatches(corpus.load("topics"), nano.schedule, 0, 0, CPU), 0).tolist()
         found.append((norms[1], dict(zip(optimizer.gradients, norms[2:], strict=True))))
     (total, whole), (same, halves) = found
     assert same == pytest.approx(total, rel=1e-6)

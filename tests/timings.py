@@ -12,7 +12,7 @@ GPU = "NVIDIA Made Up"
 ROW = SpeedRow(band=0.05, memory_band=0.05, why="made up for the tests")
 CALM = Watch(busy_before=0, sm_clocks=[1980] * 22, throttled=[])
 HERE = reports.provenance(device=GPU)
-CELL = Cell(model="base", recipe="te-current", execution=Execution.NATIVE, corpus="synthetic")
+CELL = Cell(model="base", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
 
 
 def made(ratio: float = 1.2, spread: float = 0.002, pairs: int = 11, **changes: object) -> Throughput:
