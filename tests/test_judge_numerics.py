@@ -69,6 +69,20 @@ def test_a_message_says_which_band_a_number_left(judged):
     assert found.lines == [("fprop sqnr @ g", "27.9 is below [28, 29] (measured 28.5 +- 0.5, source set1: a made-up band)")]
 
 
+def test_the_reason_of_a_row_is_said_once(judged):
+    found = judged(policy(WIDE, BAND), 27.9, 29.1, 27.8, 100.0, numbers=STORED)
+    assert [text for _, text in found.lines] == [
+        "27.9 is below [28, 29] (measured 28.5 +- 0.5, source set1: a made-up band)",
+        "29.1 is above [28, 29] (measured 28.5 +- 0.5, source set1)",
+        "27.8 is below [28, 29] (measured 28.5 +- 0.5, source set1)",
+        "100 is above [28, 29] (a made-up row)",
+    ]
+    assert [text for _, text in judged(policy(RULE), 27.9, 29.1).lines] == [
+        "27.9 is below [28, 29] (a made-up row)",
+        "29.1 is above [28, 29]",
+    ]
+
+
 def test_a_number_beyond_both_names_the_rule(judged):
     [(_, text)] = judged(policy(WIDE, BAND), 100.0, numbers=STORED).lines
     assert text.endswith("above [28, 29] (a made-up row)")

@@ -10,7 +10,7 @@ def test_codes(recipe_cell, parity):
 
 
 def test_gemm_sqnr(recipe_cell, parity):
-    """The SQNR of fprop, dgrad and wgrad of one linear layer is correct on seven operand families. The limits have two sides."""
+    """The SQNR, the worst row and column, and the gain of fprop, dgrad and wgrad of one linear are correct on seven operand families."""
     parity.numerics("gemm", recipe_cell)
 
 

@@ -1,0 +1,98 @@
+"""Causes that records prove, and records that prove none. tests/test_gemm_faults.py has the causes of planted faults."""
+
+from __future__ import annotations
+
+import pytest
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records import sets
+from fp8parity.records.cell import Execution
+from fp8parity.records.schema import Measurements
+from sessions import GOLDEN, verdict
+
+H200 = [r for r in sets.load([GOLDEN / "records" / "h200.zip"]) if isinstance(r, Measurements)]
+XEON = [r for r in sets.load([GOLDEN / "records" / "gemm-xeon.zip"]) if isinstance(r, Measurements)]
+
+
+def record(check: str, recipe: str, execution: Execution = Execution.NATIVE, among: list[Measurements] = H200) -> Measurements:
+    return next(r for r in among if (r.check, r.cell.recipe, r.cell.model, r.cell.execution) == (check, recipe, "tiny", execution))
+
+
+def changed(made: Measurements, values: dict[str, float] | None = None, *, recipe: str = "") -> Measurements:
+    """The record with other values, by metric or by place, as a record of another recipe."""
+    new = values or {}
+    found = [m.model_copy(update={"value": new.get(m.place, new.get(m.metric, m.value))}) for m in made.values]
+    return made.model_copy(update={"cell": made.cell.model_copy(update={"recipe": recipe or made.cell.recipe}), "values": found})
+
+
+def causes(found: Verdict) -> list[str]:
+    return [text for name, text in found.lines if name == "cause"]
+
+
+class TestUnquantised:
+    def test_gemms_of_bf16(self):
+        made = changed(record("gemm", "bf16", among=XEON), recipe="te-block")
+        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"]
+
+    def test_gradients_of_bf16(self):
+        [cause] = causes(verdict(changed(record("gradients", "bf16"), recipe="te-current")))
+        assert cause.startswith("total sqnr, ")
+        assert cause.endswith(": this is BF16's SQNR: nothing was quantised")
+
+    def test_records_without_gains_are_judged_as_well(self):
+        made = changed(record("gemm", "bf16"), recipe="te-block")
+        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"]
+
+    @pytest.mark.parametrize("value", [40.0, 60.0])
+    def test_an_sqnr_that_is_too_high_but_not_bf16s_proves_nothing(self, value):
+        found = verdict(changed(record("gemm", "te-block"), {"fprop sqnr": value}))
+        assert (found.status, causes(found)) == ("fail", [])
+
+    def test_a_wrong_bf16_is_not_called_unquantised(self):
+        found = verdict(changed(record("gemm", "bf16"), {"fprop sqnr": 60.0}))
+        assert (found.status, causes(found)) == ("fail", [])
+
+
+class TestAccumulation:
+    """te-block splits its sums, so it may have no bias."""
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ((-0.002, -0.0246, -0.1, -0.3), "fprop: the bias grows with K (-0.20% at K=512 and -30.00% at K=32768): a short accumulator"),
+            ((-0.01, -0.01, -0.0101, -0.01), "the bias is the same for every K (-1.00% at K=512 and -1.00% at K=32768)"),
+            ((0.01, 0.01, 0.01, 0.01), "a scale, not an accumulator"),
+            ((-0.01, -0.02, -0.005, -0.01), ""),
+            ((0.01, 0.02, 0.03, 0.04), ""),
+        ],
+    )  # fmt: skip
+    def test_the_bias_over_k(self, values, words):
+        by_place = {f"fprop bias @ K={k}": v for k, v in zip((512, 2048, 8192, 32768), values, strict=True)}
+        found = verdict(changed(record("accumulation", "te-block"), by_place))
+        assert found.status == "fail"
+        assert len(causes(found)) == bool(words)
+        assert all(words in text for text in causes(found))
+
+
+class TestUnclear:
+    """Numbers that are wrong without a proof of the cause."""
+
+    def test_one_gain_alone(self):
+        made = record("gemm", "te-block", Execution.EMULATED, XEON)
+        found = verdict(changed(made, {"fprop gain @ gaussian": 0.01}))
+        assert (found.status, causes(found)) == ("fail", [])
+
+    def test_one_row_in_one_family(self):
+        made = record("gemm", "te-block", Execution.EMULATED, XEON)
+        found = verdict(changed(made, {"fprop worst row sqnr @ heavy-tailed": 15.0}))
+        assert (found.status, causes(found)) == ("fail", [])
+
+    def test_what_is_not_finite(self):
+        made = record("gemm", "te-block", Execution.EMULATED, XEON)
+        found = verdict(changed(made, {"fprop gain": float("nan"), "fprop sqnr": float("nan")}))
+        assert (found.status, causes(found)) == ("fail", [])
+
+    def test_a_recipe_that_nobody_measured(self):
+        """Its gain is wrong, but nothing says what its noise should be."""
+        made = record("gemm", "te-block", Execution.EMULATED, XEON)
+        found = verdict(changed(made, {"fprop gain": float("inf")}, recipe="my-recipe"))
+        assert (found.status, causes(found)) == ("fail", [])
