@@ -19,11 +19,11 @@ from sessions import DAY, GOLDEN
 RECIPES = ("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp", "ao-mxfp8")
 MODELS = ("tiny", "mini", "small", "base", "1b")
 SNR = {
-    "*": [("fprop", 38.0), ("dgrad", 18.0), ("wgrad", 22.0)],
-    "te-nvfp4": [("fprop", 26.0), ("dgrad", 8.0), ("wgrad", 14.0)],
-    "bf16": [("fprop", 54.0), ("dgrad", 40.0), ("wgrad", 44.0)],
+    "*": [("fprop", 32.0), ("dgrad", 22.0), ("gradient", 24.0)],
+    "te-nvfp4": [("fprop", 19.0), ("dgrad", 8.0), ("gradient", 14.0)],
+    "bf16": [("fprop", 51.0), ("dgrad", 40.0), ("gradient", 44.0)],
 }
-"""dB by GEMM, inside the bounds of golden/policy.toml."""
+"""dB by GEMM and of the parameters' gradients, inside the bounds of golden/policy.toml."""
 PARTS = ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate", "mlp.up", "mlp.down")
 LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in PARTS]
 
@@ -60,8 +60,10 @@ def layers(model: str, recipe: str) -> Measurements:
     rng = random.Random(f"{model}{recipe}")
     levels = SNR.get(recipe, SNR["*"])
     values = [
-        Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels
+        Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels[:2]
     ]
+    parameters = [f"layers.{w}.weight" for w in LINEARS] + ["embedding.weight", "norm.weight", "lm_head.weight"]
+    values += [Measurement(metric="gradient sqnr", where=p, value=levels[2][1] + rng.uniform(-2, 2)) for p in parameters]
     cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics")
     return Measurements(cell=cell, check="layers", values=values, provenance=provenance(), session="s")
 

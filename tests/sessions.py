@@ -21,7 +21,7 @@ DAY = datetime.date(2026, 11, 21)
 
 
 def cell(recipe: str, execution: str = "emulated", model: str = "tiny") -> Cell:
-    return Cell(model=model, recipe=recipe, execution=Execution(execution))
+    return Cell(model=model, recipe=recipe, execution=Execution(execution), corpus="topics")
 
 
 class Session(Runner):

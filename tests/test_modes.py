@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -87,7 +88,7 @@ def judged(session, eager, monkeypatch):
         monkeypatch.setattr(steps, "make", make)
         verdict = session.numerics("modes", cell)
         assert verdict.green == (verdict.status == "pass")
-        return {place.split(" @ ")[0] for place, _ in verdict.lines if " @ " in place}
+        return {place.removesuffix(" @ tiny steps") for place, _ in verdict.lines if " @ " in place}
 
     return run
 
@@ -119,16 +120,43 @@ def test_a_step_without_a_graph_is_an_error(judged):
 
 
 @pytest.mark.parametrize("change", ["batch", "learning rate"])
-def test_what_a_graph_captured_for_good_is_found(judged, change):
-    assert judged(uncompiled, change) == {"compiled graphs", "graphed difference", "compiled-graphed difference"}
+def test_what_a_graph_captured_for_good_is_found_in_the_steps_after_the_capture(judged, change):
+    replayed = {"graphed difference @ replayed", "compiled-graphed difference @ replayed"}
+    assert judged(uncompiled, change) == {"compiled graphs"} | replayed
+
+
+def test_one_gradient_is_made_at_a_time():
+    """A gradient of a large model takes 5 GB. A second one is made after the one before it was compared and dropped."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def second():
+        nonlocal most
+        for n in range(4):
+            gradient = torch.tensor([3.0, 4.0 + 5 * n])
+            made.append(weakref.ref(gradient))
+            most = max(most, sum(ref() is not None for ref in made))
+            yield gradient
+
+    assert modes._differences((torch.tensor([3.0, 4.0]) for _ in range(4)), second()) == [0, 1, 2, 3]
+    assert most <= 2
 
 
 def test_a_fused_layer_is_graphed_alone(session):
     spec = replace(session.spec(CELL), execution=Execution.FUSED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modes, "_gradients", lambda spec, mode: [torch.tensor([1.0, 2.0 + (mode == "graphed")])])
+        steps_of = {"eager": [0] * 7, "graphed": [0, 0, 0, 0, 0, 1, 0]}
+        patch.setattr(modes, "_gradients", lambda spec, mode: [torch.tensor([1.0, 2.0 + d]) for d in steps_of[mode]])
         found = modes.measure(spec)[0]
-    assert {m.metric: m.value for m in found} == {"graphed difference": pytest.approx(1 / 5**0.5)}
+    assert [(m.metric, m.where, m.value) for m in found] == [
+        ("graphed difference", "before the capture", 0),
+        ("graphed difference", "replayed", pytest.approx(1 / 5**0.5)),
+    ]
+
+
+def test_a_model_of_any_size_is_compared(session):
+    gpu = replace(session.spec(cell("te-current", "native", "1b")), device=torch.device("cuda"))
+    assert modes.CHECK.skip_reason(gpu) is None
 
 
 def test_a_cpu_is_left_out_with_its_reason(session):

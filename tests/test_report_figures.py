@@ -64,8 +64,8 @@ class TestCurves:
 
 
 NAMES = ["0.attention.q_proj", "0.mlp.up_proj", "10.attention.q_proj", "2.attention.q_proj", "2.attention.o_proj", "2.mlp.up_proj"]
-VALUES = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(NAMES) for g in ("fprop", "wgrad")]
-ALONE = [m for m in VALUES if m.metric.startswith("wgrad")]
+VALUES = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(NAMES) for g in ("fprop", "dgrad")]
+ALONE = [m for m in VALUES if m.metric.startswith("dgrad")]
 
 
 class TestFigures:
@@ -113,30 +113,38 @@ class TestFigures:
     def test_heat_by_gemm(self, faulty):
         heat = faulty.heats[0]
         figure = figures.heat(heat, 0)
-        assert [m.label for m in figure.modes] == ["fprop", "dgrad", "wgrad"]
-        assert figure.modes[2].traces["z"][0] == heat.values["wgrad"]
-        assert 42 <= heat.values["wgrad"][0][heat.columns.index("bf16")] <= 46
-        assert 12 <= heat.values["wgrad"][0][heat.columns.index("te-nvfp4 native")] <= 16
+        assert [m.label for m in figure.modes] == ["fprop", "dgrad"]
+        assert figure.modes[1].traces["z"][0] == heat.values["dgrad"]
+        assert 38 <= heat.values["dgrad"][0][heat.columns.index("bf16")] <= 42
+        assert 6 <= heat.values["dgrad"][0][heat.columns.index("te-nvfp4 native")] <= 10
 
     def test_a_heat_map_shows_columns_with_numbers_and_layers_in_order(self):
         native, fused = reports.layers("tiny", "bf16"), reports.layers("tiny", "te-current")
-        made = snr._heat("t", "w", "r", [native.model_copy(update={"values": VALUES}), fused.model_copy(update={"values": ALONE})])
+        made = snr._heat(
+            "t", "w", "r", [native.model_copy(update={"values": VALUES}), fused.model_copy(update={"values": ALONE})], snr.BY_LAYER
+        )
         assert made.rows == [NAMES[i] for i in (0, 1, 3, 4, 5, 2)]
         shown = {m.label: m.traces for m in figures.heat(made, 0).modes}
         assert shown["fprop"] == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
-        assert shown["wgrad"] == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
-        assert list(shown) == ["fprop", "wgrad"]
+        assert shown["dgrad"] == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
+        assert list(shown) == ["fprop", "dgrad"]
 
     def test_a_heat_map_of_one_gemm_shows_that_one(self):
         fused = reports.layers("tiny", "te-current").model_copy(update={"values": ALONE})
-        only = figures.heat(snr._heat("t", "w", "r", [fused]), 0)
-        assert [m.label for m in only.modes] == ["wgrad"] and only.data[0]["x"] == ["te-current native"]
+        only = figures.heat(snr._heat("t", "w", "r", [fused], snr.BY_LAYER), 0)
+        assert [m.label for m in only.modes] == ["dgrad"] and only.data[0]["x"] == ["te-current native"]
 
     def test_numbers_that_are_all_nan_still_make_a_report(self):
         broken = reports.layers("tiny", "te-current")
         nan = [m.model_copy(update={"value": math.nan}) for m in broken.values]
-        made = snr._heat("t", "w", "r", [broken.model_copy(update={"values": nan})])
+        made = snr._heat("t", "w", "r", [broken.model_copy(update={"values": nan})], snr.BY_LAYER)
         assert made.rows == [] and not made.measured
+
+    def test_heat_by_parameter(self, faulty):
+        heat = next(h for h in faulty.heats if h.title == "tiny: by parameter")
+        assert list(heat.values) == ["gradient"]
+        assert "layers.0.attention.q_proj.weight" in heat.rows and "embedding.weight" in heat.rows
+        assert 42 <= heat.values["gradient"][0][heat.columns.index("bf16")] <= 46
 
     def test_no_number_is_lost_to_json(self, faulty):
         for figure in figures.all_of(faulty):

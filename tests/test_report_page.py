@@ -92,12 +92,12 @@ class TestPage:
     def test_every_plot_has_words_and_numbers(self, page, faulty):
         found = figures.all_of(faulty)
         assert {f.name for f in found} == {
-            "gap-0", "gap-1", "loss-0", "loss-1", "paired-0", "paired-1", "snr-0", "snr-1", "speed-up", "memory",
+            "gap-0", "gap-1", "loss-0", "loss-1", "paired-0", "paired-1", "snr-0", "snr-1", "snr-2", "snr-3", "speed-up", "memory",
         }  # fmt: skip
         images = [a for a in page.of("div") if a.get("role") == "img"]
         assert len(images) == len(found)
         assert all(len(a["aria-label"]) > 40 for a in images)
-        assert len(page.of("details")) == 6  # gaps, two models' losses, two heat maps, speeds
+        assert len(page.of("details")) == 8  # gaps, two models' losses, four heat maps, speeds
 
     def test_status_is_never_colour_alone(self, page):
         assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds

@@ -33,7 +33,7 @@ def test_gradients(cell, parity):
 
 
 def test_layers(cell, parity):
-    """The output and the gradients of every linear layer are close to FP32 at the trained state. At tiny, no layer was left in BF16."""
+    """Every linear's output and every parameter's gradient are close to FP32 at the trained state. No layer was left in BF16."""
     parity.numerics("layers", cell)
 
 

@@ -1,0 +1,179 @@
+"""The check of places, on the CPU. Each fault is planted in one place of the recipe's model or of BF16's, and is red there.
+
+What is sound is judged around its own numbers, as with recorded ones. So a test says which places a fault moves, and that no other is red.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from fp8parity.checks import gradients, layers
+from fp8parity.judging import numerics, policy
+from fp8parity.judging.measured_numbers import MeasuredNumbers, Source, updated
+from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.spec import LinearSpec
+from fp8parity.recipes import ConvertedModel
+from fp8parity.records.schema import Measurements
+from fp8parity.training.step import cross_entropy
+from fp8parity.workload import corpus
+from fp8parity.workload.presets import presets
+from sessions import DAY, GOLDEN, cell
+
+from conftest import PROVENANCE, measured
+
+Plant = Callable[[torch.nn.Module], object]
+POLICY = policy.load(GOLDEN, DAY)
+CELLS = {"bf16": cell("bf16", "native", "micro"), "te-current": cell("te-current", "emulated", "micro")}
+
+
+def on_gradient(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Plant:
+    return lambda model: model.get_parameter(name).register_hook(change)
+
+
+def every_second_column_flipped(gradient: torch.Tensor) -> torch.Tensor:
+    signs = torch.ones_like(gradient)
+    signs[:, ::2] = -1
+    return gradient * signs
+
+
+def left_in_bf16(name: str) -> Plant:
+    def plant(model: torch.nn.Module) -> None:
+        module = model.get_submodule(name)
+        assert isinstance(module, EmulatedLinear)
+        module.spec = LinearSpec()
+
+    return plant
+
+
+@pytest.mark.parametrize("name", ["micro", "tiny"])
+def test_the_trained_state_has_learnt_context(name, session):
+    """Its held-out loss went half of the way from the unigram to the bigram entropy. micro: 62%, tiny: 110%, mini: 123%."""
+    config, stream = presets()[name].model, corpus.load("topics")
+    assert stream.floor is not None
+    model = gradients.models.build(config, 0)
+    learnt = []
+    for state in ("initial", "trained"):
+        model.load_state_dict(gradients.fixed_state(config, "topics", state, torch.device("cpu")))
+        with torch.no_grad():
+            loss = float(cross_entropy(model, *stream.held_out(16, 128)))
+        learnt.append((stream.unigram - loss) / (stream.unigram - stream.bigram))
+    assert learnt[0] < 0
+    assert 0.5 <= learnt[1] < (stream.unigram - stream.floor) / (stream.unigram - stream.bigram)
+
+
+FAULTS: dict[str, tuple[Plant, float, float]] = {
+    "embedding.weight": (on_gradient("embedding.weight", every_second_column_flipped), -4, -2),
+    "layers.1.mlp_norm.weight": (on_gradient("layers.1.mlp_norm.weight", torch.zeros_like), -0.1, 0.1),
+    "norm.weight": (on_gradient("norm.weight", lambda g: g * 0.9), 19, 21.5),
+    "lm_head.weight": (on_gradient("lm_head.weight", lambda g: -g), -6.1, -5.9),
+    "layers.0.attention.q_proj.weight": (on_gradient("layers.0.attention.q_proj.weight", lambda g: 2 * g), -1.5, 1.5),
+}
+"""Faults in the gradient of one parameter, by its name, with the SQNR in dB that is left."""
+
+
+@pytest.fixture(scope="module")
+def sound() -> dict[str, Measurements]:
+    """The records of sound cells, by recipe. The trained state is made once."""
+    return {}
+
+
+@pytest.fixture
+def measure(session, eager, monkeypatch):
+    """Measure a cell, with a fault in the model of the recipe."""
+
+    def run(recipe: str, plant: Plant | None = None) -> Measurements:
+        real = gradients.apply
+
+        def planted(*args: Any, **options: Any) -> ConvertedModel:
+            converted = real(*args, **options)
+            if plant is not None:
+                plant(converted.model)
+            return converted
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gradients, "apply", planted)
+            values, notes = layers.measure(session.spec(CELLS[recipe]))
+        return Measurements(cell=CELLS[recipe], check="layers", values=values, notes=notes, provenance=PROVENANCE, session="s")
+
+    return run
+
+
+@pytest.fixture
+def red(measure, sound):
+    """The red places of a cell with a fault, around the numbers of the sound one."""
+
+    def places(recipe: str, plant: Plant) -> dict[str, float]:
+        if recipe not in sound:
+            sound[recipe] = measure(recipe)
+        numbers, _ = updated(MeasuredNumbers(), [sound[recipe]], Source.of([sound[recipe]], "sound"), POLICY)
+        assert numerics.judge(sound[recipe], POLICY, numbers).green
+        record = measure(recipe, plant)
+        verdict = numerics.judge(record, POLICY, numbers)
+        found = measured((record.values, []))
+        return {place: found[place] for place, _ in verdict.lines if " @ " in place}
+
+    return places
+
+
+@pytest.mark.parametrize("recipe", CELLS)
+@pytest.mark.parametrize("place", FAULTS)
+def test_a_wrong_gradient_is_red_at_its_parameter_and_nowhere_else(place, recipe, red):
+    plant, low, high = FAULTS[place]
+    found = red(recipe, plant)
+    assert list(found) == [f"gradient sqnr @ {place}"]
+    assert low <= found[f"gradient sqnr @ {place}"] <= high
+
+
+def test_a_layer_that_was_left_in_bf16_is_red_at_its_place(red):
+    assert "fprop layer sqnr @ 0.mlp.gate_proj" in red("te-current", left_in_bf16("layers.0.mlp.gate_proj"))
+
+
+def test_every_parameter_has_a_number(measure, session):
+    """Norms, embedding and head too, and biases where the model has them."""
+    spec = session.spec(CELLS["bf16"])
+    for model in (spec.model, replace(spec.model, bias=True)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(gradients, "TRAINING", replace(gradients.TRAINING, steps=2))
+            values, _ = layers.measure(replace(spec, model=model))
+        names = {m.where for m in values if m.metric == "gradient sqnr"}
+        assert names == {n for n, _ in gradients.models.build(model, 0).named_parameters()}
+        assert {"embedding.weight", "norm.weight", "lm_head.weight", "layers.0.attention_norm.weight"} <= names
+        assert ("layers.0.attention.q_proj.bias" in names) == model.bias
+
+
+def test_the_power_of_batches_adds_up():
+    power = layers.Power()
+    power.add(torch.tensor([3.0, 0.0]), torch.tensor([3.0, 1.0]))
+    power.add(torch.tensor([0.0, 9.0]), torch.tensor([0.0, 9.0]))
+    assert (power.signal, power.noise) == (90, 1)
+    assert power.sqnr == pytest.approx(10 * math.log10(90))
+
+
+@pytest.mark.parametrize(
+    ("reference", "got", "value"),
+    [(1.0, 1.0, math.inf), (0.0, 0.0, math.inf), (0.0, 1.0, -math.inf), (1.0, math.nan, math.nan), (1.0, -1.0, -20 * math.log10(2))],
+)
+def test_the_power_of_special_values(reference, got, value):
+    power = layers.Power()
+    power.add(torch.tensor([reference]), torch.tensor([got]))
+    assert power.sqnr == pytest.approx(value, nan_ok=True)
+
+
+def test_a_gradient_that_is_missing_on_one_side_is_an_error(session, eager, monkeypatch):
+    real = layers.gradients
+
+    def without(converted, batch):
+        found = real(converted, batch)
+        if converted.recipe.linear.quantised:
+            del found["norm.weight"]
+        return found
+
+    monkeypatch.setattr(layers, "gradients", without)
+    monkeypatch.setattr(gradients, "fixed_state", lambda config, *_: gradients.models.build(config, 0).state_dict())
+    with pytest.raises(ValueError, match=r"gradients of \['norm.weight'\] are missing on one side"):
+        layers.measure(session.subject("te-current"))
