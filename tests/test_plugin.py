@@ -59,13 +59,13 @@ def start(project: Path, *args: str, **extra: str) -> Done:
 def record_golden(project: Path) -> None:
     done = start(project, "--golden-update")
     assert done.returncode == 0, done.stdout
-    assert "golden: nano on synthetic: new, 3 seeds" in done.stdout
+    assert "golden: nano on topics: new, 3 seeds" in done.stdout
 
 
 def test_the_way_from_golden_to_report(project, tmp_path_factory):
     """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
     record_golden(project)
-    stored = loss_goldens.load(project / "golden")["nano", "synthetic"]
+    stored = loss_goldens.load(project / "golden")["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
     shutil.rmtree(project / ".parity")

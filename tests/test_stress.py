@@ -8,7 +8,7 @@ from fp8parity.checks import short_run, stress
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.scaling import SCALE_RULES
 
-from conftest import measured, subject
+from conftest import subject
 
 QUIET = ["before the jump", "after the jump", "next step"]
 
