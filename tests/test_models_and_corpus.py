@@ -48,7 +48,7 @@ def test_initial_weights_are_pinned():
     """By hash: another library version, or a change of the generator, would move every golden."""
     first, again, other = (weights_hash(dict(build(MODELS[1], seed).named_parameters())) for seed in (0, 0, 1))
     assert first == again != other
-    assert first.startswith("98f35e9d7a547733")
+    assert first.startswith("ce930ae00bb3c300")
     assert weights_hash(dict(build(MODELS[0], 0).named_parameters())).startswith("1b5ea5e466a29239")
 
 
