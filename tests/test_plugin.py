@@ -80,7 +80,7 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     # Two workers share a control: it was trained once, and the records say so.
     before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*.json")}
     assert len(before) == 6
-    delayed = load_trajectory(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json")
+    delayed = load_trajectory(project / ".parity" / "te-delayed-nano-emulated-topics-seed0.json")
     assert "history 16" in delayed.inventory[0].config
     again = start(project, *arguments, "--parity-resume")
     assert again.returncode == 0
@@ -88,7 +88,7 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     fresh = start(project, *arguments)
     assert fresh.returncode == 0
     assert all(p.stat().st_mtime_ns > t for p, t in before.items())
-    assert load_trajectory(project / ".parity" / "te-delayed-nano-emulated-synthetic-seed0.json").loss == delayed.loss
+    assert load_trajectory(project / ".parity" / "te-delayed-nano-emulated-topics-seed0.json").loss == delayed.loss
 
     code = (
         "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
@@ -100,14 +100,14 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     assert "my-rowwise" in judged.stdout
 
     # A tampered and a truncated golden are refused by name.
-    path = project / "golden" / "loss" / "nano-synthetic.json"
+    path = project / "golden" / "loss" / "nano-topics.json"
     whole = path.read_text()
     path.write_text(whole.replace('"seed": 1', '"seed": 7'))
     broken = start(project, "--recipe", "bf16", "--parity-resume")
     assert broken.returncode == 1
     assert "its checksum does not match its content" in broken.stdout
     path.write_text(whole[: len(whole) // 2])
-    assert re.search(r"nano-synthetic.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stdout)
+    assert re.search(r"nano-topics.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stdout)
 
 
 def test_golden_update_refuses(project):
