@@ -159,7 +159,7 @@ def stand_in(monkeypatch):
 def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
     found = measured(state.measure(subject(session, "te-current", "native")))
     assert {v for k, v in found.items() if "difference" in k} == {0.0}
-    assert len(found) == 9
+    assert len(found) == 16
     plain = found["accumulated sqnr @ tiny steps"]
     assert 20 < plain < 32
     assert abs(found["cached weight sqnr @ tiny steps"] - plain) < 0.5
