@@ -1,0 +1,261 @@
+"""Gates simulated from measured noise: whole curves of recorded gaps, drawn again. Detection by severity, and false alarms. No torch.
+
+A simulated session draws one recorded seed for each of its seeds. All recipes of one sample take the same draw, because recipes of a seed
+move together. A run is golden x (1 + gap of BF16) x (1 + mean gap of the recipe + residual of the drawn seed). The residuals are scaled by
+sqrt(n / (n - 1)), because their mean was estimated. ``MIXED`` takes a combination of two residuals with random weights (squares
+sum to 1), so that a simulated curve is not one of those that the bands were made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import many
+import numpy as np
+import numpy.typing as npt
+import trials
+from fp8parity.judging import spreads, stats
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.loss_goldens import Golden
+from fp8parity.records.cell import Cell
+from fp8parity.records.schema import Trajectory
+from many import Curves, Reference, Yardstick
+
+WHOLE, MIXED = "whole curves", "mixtures of two"
+SEED = 20261122
+CHUNK = 100
+"""The number of gates that are in memory at once."""
+FOUND = 0.95
+"""The share of draws in which a fault of a severity must be red."""
+STEPS_OF_SEARCH = 12
+LEAST_SAMPLE = 3
+
+
+class Sample(NamedTuple):
+    """Recipes that were recorded with the same seeds. ``gaps`` [recipes, seeds, ...] are relative to BF16 of the same session."""
+
+    cells: list[Cell]
+    gaps: Curves
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The measured noise of a model. ``bf16`` [runs, ...] holds gaps of BF16 to its golden, at least one row (zeros if nothing is known)."""
+
+    model: trials.Model
+    device: str
+    bf16: Curves
+    samples: list[Sample]
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for sample in self.samples for cell in sample.cells]
+
+
+def noise(model: trials.Model) -> Noise | None:
+    """The noise of a model, or None if no recipe has ``LEAST_SAMPLE`` seeds. Each recipe counts once, where it has most seeds."""
+    found: dict[Cell, dict[tuple[str, int], spreads.Pair]] = {}
+    for run, control in model.pairs:
+        found.setdefault(run.cell, {})[run.provenance.device + run.session, run.seed] = (run, control)
+    best: dict[str, Cell] = {}
+    for cell in sorted(found, key=lambda c: (-len(found[c]), c.id)):
+        best.setdefault(cell.recipe, cell)
+    groups: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
+    for cell in best.values():
+        if len(found[cell]) >= LEAST_SAMPLE:
+            groups.setdefault(tuple(sorted(found[cell])), []).append(cell)
+    if not groups:
+        return None
+    samples = [
+        Sample(cells, _stacked([_stacked([_gap(*found[cell][key]) for key in keys]) for cell in cells])) for keys, cells in groups.items()
+    ]
+    return Noise(model, model.sessions[0].environment.device, _bf16(model.golden), samples)
+
+
+def _gap(run: Trajectory, control: Trajectory) -> Curves:
+    """The relative gaps of one run: loss and norm [steps], last validation []."""
+    loss, norm = (np.asarray(getattr(run, k)) / np.asarray(getattr(control, k)) - 1 for k in ("loss", "grad_norm"))
+    return Curves(loss, norm, np.asarray(run.validation[-1][1] / control.validation[-1][1] - 1))
+
+
+def _stacked(found: Sequence[Curves]) -> Curves:
+    return Curves(*(np.stack(x) for x in zip(*found, strict=True)))
+
+
+def _bf16(golden: Golden) -> Curves:
+    """Gaps of a golden's runs and replicas to their mean, scaled to those of a new run: with m runs a mean, by sqrt((m + 1) / (m - 1))."""
+    rows = []
+    for seed in (s for s in golden.seeds if s.replicas):
+        runs = [seed, *seed.replicas]
+        scale = np.sqrt((len(runs) + 1) / (len(runs) - 1))
+        for r in runs:
+            loss, norm = np.asarray(r.loss) / seed.mean_loss - 1, np.asarray(r.grad_norm) / seed.mean_norm - 1
+            rows.append(Curves(scale * loss, scale * norm, np.asarray(scale * (r.validation[-1][1] / seed.mean_validation - 1))))
+    steps = len(golden.seeds[0].loss)
+    return _stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])
+
+
+class Drawn(NamedTuple):
+    """Simulated sessions: the golden, BF16 and each recipe, [sessions, seeds, ...]."""
+
+    reference: Reference
+    controls: Curves
+    runs: dict[Cell, Curves]
+
+
+def draw(known: Noise, count: int, seeds: int, how: str, rng: np.random.Generator) -> Drawn:
+    """Draw ``count`` sessions of ``seeds`` seeds."""
+    reference = Reference.of(known.model.golden, seeds)
+    shape = (count, seeds)
+    controls = reference.mean.moved(_residuals(known.bf16, shape, WHOLE, rng, centred=True))
+    runs = {}
+    for sample in known.samples:
+        state = rng.bit_generator.state
+        for i, cell in enumerate(sample.cells):
+            rng.bit_generator.state = state  # all recipes of a sample take the same draw
+            gaps = Curves(*(x[i] for x in sample.gaps))
+            mean = Curves(*(x.mean(0) for x in gaps))
+            residual = _residuals(gaps, shape, how, rng)
+            runs[cell] = controls.moved(Curves(*(m + r for m, r in zip(mean, residual, strict=True))))
+    return Drawn(reference, controls, runs)
+
+
+def _residuals(gaps: Curves, shape: tuple[int, int], how: str, rng: np.random.Generator, *, centred: bool = False) -> Curves:
+    """Draw residuals of ``gaps`` [sample, ...]: [sessions, seeds, ...]. ``centred`` gaps are residuals already."""
+    n = len(gaps.loss)
+    first, second = rng.integers(n, size=(2, *shape))
+    angle = rng.uniform(0, 2 * np.pi, size=shape)
+    own = gaps if centred else Curves(*(np.sqrt(n / (n - 1)) * (x - x.mean(0)) for x in gaps))
+
+    def drawn(x: stats.Floats) -> stats.Floats:
+        if how == WHOLE:
+            return x[first]
+        a = angle.reshape(angle.shape + (1,) * (x.ndim - 1))
+        return np.asarray(np.cos(a) * x[first] + np.sin(a) * x[second])
+
+    return Curves(*map(drawn, own))
+
+
+def stick(known: Noise, cell: Cell, stored: Goldens) -> Yardstick:
+    """The limits of a simulated cell."""
+    return Yardstick.of(cell, known.model.golden, known.model.rules, stored.numbers, known.device)
+
+
+class Gates(NamedTuple):
+    """Simulated gates of one model: ``red`` [gates], and how many gates each cause turned red. A gate may have several causes."""
+
+    red: many.Marks
+    cells: int
+    causes: dict[str, int]
+
+
+def gates(known: Noise, stored: Goldens, count: int, how: str) -> Gates:
+    """Judge ``count`` simulated gates of BF16 and all recipes. Sound runs alone: what is red is a false alarm."""
+    rng = np.random.default_rng([SEED, len(known.model.title), how == MIXED])
+    control = known.cells[0].control
+    sticks = {cell: stick(known, cell, stored) for cell in (control, *known.cells)}
+    seeds = sticks[control].row.seeds[-1]
+    red, causes = [], dict[str, int]()
+    for start in range(0, count, CHUNK):
+        session = draw(known, min(CHUNK, count - start), seeds, how, rng)
+        found = {c: many.judge(runs, session.controls, session.reference, sticks[c]) for c, runs in session.runs.items()}
+        found[control] = many.judge(session.controls, session.controls, session.reference, sticks[control])
+        red.append(np.logical_or.reduce([v.red for v in found.values()]))
+        for name, marks in _causes(found).items():
+            causes[name] = causes.get(name, 0) + int(marks.sum())
+    return Gates(np.concatenate(red), len(sticks), {k: v for k, v in causes.items() if v})
+
+
+def _causes(found: dict[Cell, many.Verdicts]) -> dict[str, many.Marks]:
+    """Which gates each check turned red: by the kind of cell, and the check."""
+    marks: dict[str, many.Marks] = {}
+    for cell, v in found.items():
+        kind = "BF16" if cell.is_control else cell.recipe
+        named = {**{k: m & v.red for k, m in v.causes.items()}, "undecided": v.status == "inconclusive"}
+        for name, mark in named.items():
+            marks[f"{kind}: {name}"] = marks.get(f"{kind}: {name}", np.zeros_like(mark)) | mark
+    return marks
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The mean relative gaps of a planted fault to BF16, over ``n`` seeds: loss and norm [steps], last validation []."""
+
+    name: str
+    n: int
+    gap: Curves
+
+    def scaled(self, by: float) -> Curves:
+        return Curves(*(by * x for x in self.gap))
+
+    def since(self, step: int) -> Curves:
+        """The same fault from a step on. The gap is zero before, and the last validation stays that of sound runs."""
+        on = np.arange(len(self.gap.loss)) >= step
+        return Curves(self.gap.loss * on, self.gap.norm * on, np.asarray(0.0))
+
+
+CONSTANT = "a constant gap"
+
+
+def faults(model: trials.Model) -> list[Fault]:
+    """A constant gap of 1, then the planted faults of a model."""
+    steps = len(model.golden.seeds[0].loss)
+    found = [Fault(CONSTANT, 0, Curves(np.ones(steps), np.zeros(steps), np.asarray(1.0)))]
+    for session, name, runs in model.planted:
+        plain = {r.seed: r for cell, group in session.runs.items() if cell.is_control for r in group}
+        gaps = [_gap(r, plain[r.seed]) for r in runs if r.seed in plain]
+        if name in model.faults and gaps:
+            found.append(Fault(name, len(gaps), Curves(*(x.mean(0) for x in _stacked(gaps)))))
+    return found
+
+
+@dataclass(frozen=True)
+class Detector:
+    """Simulated sessions in which a gap is planted, in one recipe or in BF16 (``place``)."""
+
+    session: Drawn
+    cell: Cell
+    limits: Yardstick
+
+    def share(self, gap: Curves) -> float:
+        """The share of sessions in which the planted gap is red."""
+        if self.cell.is_control:
+            controls = self.session.controls.moved(gap)
+            return float(many.judge(controls, controls, self.session.reference, self.limits).red.mean())
+        runs = self.session.runs[self.cell].moved(gap)
+        return float(many.judge(runs, self.session.controls, self.session.reference, self.limits).red.mean())
+
+
+def detector(known: Noise, stored: Goldens, count: int, *, in_bf16: bool) -> Detector:
+    """Sessions for dose-response: of te-current if it was recorded, else of the first recipe."""
+    carrier = next((c for c in known.cells if c.recipe == trials.CARRIER), known.cells[0])
+    cell = carrier.control if in_bf16 else carrier
+    limits = stick(known, cell, stored)
+    session = draw(known, count, limits.row.seeds[-1], MIXED, np.random.default_rng([SEED, 1]))
+    return Detector(session, cell, limits)
+
+
+def smallest(share: Callable[[float], float], low: float, high: float) -> tuple[float, float] | None:
+    """The smallest factor in [low, high] that is found in ``FOUND`` of the draws, to a few per cent, and its share. None if there is none."""
+    if share(high) < FOUND:
+        return None
+    for _ in range(STEPS_OF_SEARCH):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if share(middle) >= FOUND else (middle, high)
+    return high, share(high)
+
+
+def latest(share: Callable[[int], float], steps: Sequence[int]) -> tuple[int, float] | None:
+    """The last of ``steps`` that is found in ``FOUND`` of the draws, and its share. None if there is none."""
+    for step in reversed(steps):
+        found = share(step)
+        if found >= FOUND:
+            return step, found
+    return None
+
+
+def windows(gap: npt.NDArray[np.float64]) -> stats.Floats:
+    """The mean of a curve in each window of ``stats.WINDOW`` steps."""
+    return stats.windows(gap.tolist(), stats.WINDOW)

@@ -1,0 +1,252 @@
+"""Trials: cells of recorded runs that a rule should call red (planted faults) or green (sound recipes, replicas, another device). No torch.
+
+A trial has two or three seeds. Every rule judges the same runs, so rules are compared at equal compute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+from pathlib import Path
+
+from fp8parity.judging import loss_goldens, spreads
+from fp8parity.judging.calibration import REPLICA
+from fp8parity.judging.evaluate import evaluate, looks
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.verdict import LOSS, Verdict
+from fp8parity.records.cell import Cell
+from fp8parity.records.schema import AnyRecord, Trajectory
+from fp8parity.records.sets import Machine, machines
+from fp8parity.records.storage import load_records
+
+SEEDS = 3
+"""The number of seeds of a trial: the first look of the gate."""
+GREEN = ("pass", "improved")
+FRAMEWORK, RECIPE, SOUND, REPLICAS, DEVICES = "fault in BF16", "fault in a recipe", "sound recipe", "BF16 replica", "own golden"
+CARRIER = "te-current"
+"""The recipe whose runs carry the faults of a recipe, if it is recorded."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Runs of one cell to be judged, seed by seed. ``kind`` is one of the five above, and ``name`` says which fault or cell it is.
+
+    ``references`` are what other projects' rules compare with. ``controls`` are the BF16 runs of the session, and ``golden`` is what this
+    project's verdict compares with. For BF16 itself ``controls`` is empty. ``reserve`` holds more runs of the session with their
+    controls. This project's gate takes them if its first seeds do not decide.
+    """
+
+    kind: str
+    name: str
+    runs: tuple[Trajectory, ...]
+    references: tuple[Trajectory, ...]
+    controls: tuple[Trajectory, ...]
+    golden: Golden
+    reserve: tuple[spreads.Pair, ...] = ()
+
+    @property
+    def should_be_red(self) -> bool:
+        return self.kind in (FRAMEWORK, RECIPE)
+
+
+@dataclass
+class Model:
+    """All runs of one model, corpus and schedule. ``golden`` is the stored golden, or one made from the records' own BF16 runs."""
+
+    title: str
+    golden: Golden
+    rules: Policy
+    stored: bool
+    sessions: list[Machine] = field(default_factory=list)
+
+    @property
+    def planted(self) -> Iterator[tuple[Machine, str, list[Trajectory]]]:
+        """The runs with a planted change: (session, name, one run a seed)."""
+        for session in self.sessions:
+            groups: dict[str, list[Trajectory]] = {}
+            for r in session.variants:
+                if isinstance(r, Trajectory) and not r.non_finite:
+                    groups.setdefault(r.variant, []).append(r)
+            yield from ((session, name, sorted(runs, key=lambda r: r.seed)) for name, runs in groups.items())
+
+    @cached_property
+    def pairs(self) -> list[spreads.Pair]:
+        """The distinct runs of recipes, each with BF16's run of its seed and session."""
+        found: dict[tuple[object, ...], spreads.Pair] = {}
+        for session in self.sessions:
+            for cell, runs in session.runs.items():
+                for run in runs:
+                    control = None if cell.is_control or run.non_finite else session.control(run)
+                    if control:
+                        found.setdefault((cell, run.seed, *run.loss), (run, control))
+        return list(found.values())
+
+    @property
+    def faults(self) -> list[str]:
+        return sorted({name for _, name, _ in self.planted if not name.startswith(REPLICA)})
+
+
+def load(paths: Sequence[Path], stored: Goldens, rules: Policy) -> list[Model]:
+    """The models of record sets (folders or .zip files), in the order of the sets. Raises the errors of ``load_records``.
+
+    A model without a stored golden of its schedule gets one from the first session that holds its BF16 runs, with spreads of its recipes.
+    """
+    found: dict[tuple[str, str, str], list[Machine]] = {}
+    for path in paths:
+        for machine in machines(r for r in load_records(path) if isinstance(r, Trajectory)):
+            for key, part in _by_schedule(machine).items():
+                found.setdefault(key, []).append(part)
+    made = []
+    for (name, corpus, spec), sessions in found.items():
+        golden = stored.loss.get((name, corpus))
+        own = golden is not None and golden.spec_hash == spec
+        reference = golden if golden is not None and own else _golden(sessions, rules)
+        if reference:
+            made.append(Model(f"{name} on {corpus}", reference, rules, own, sessions))
+    return made
+
+
+def _by_schedule(machine: Machine) -> dict[tuple[str, str, str], Machine]:
+    parts: dict[tuple[str, str, str], list[AnyRecord]] = {}
+    for r in machine.records:
+        if isinstance(r, Trajectory):
+            parts.setdefault((r.cell.model, r.cell.corpus, r.spec_hash), []).append(r)
+    return {key: machines(records)[0] for key, records in parts.items()}
+
+
+def _golden(sessions: Sequence[Machine], rules: Policy) -> Golden | None:
+    """A golden of the session with the most BF16 seeds, or None if no session holds two."""
+
+    def controls(session: Machine) -> list[Trajectory]:
+        cells = [c for c in session.runs if c.is_control]
+        return list(session.seeds(cells[0]).values()) if cells else []
+
+    best = max(sessions, key=lambda s: len(controls(s)))
+    seeds = controls(best)
+    if len(seeds) < 2:
+        return None
+    replicas = [r for r in best.variants if isinstance(r, Trajectory) and r.variant.startswith(REPLICA)]
+    golden = loss_goldens.from_runs([*seeds, *(r for r in replicas if r.seed in {s.seed for s in seeds})], [])
+    return with_spreads(golden, Model("", golden, rules, False, [best]).pairs, rules)
+
+
+def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -> Golden:
+    """The golden with the spreads of these runs, one for each [[loss]] row with enough seeds. They replace those of the same recipes."""
+    kept = list(golden.spreads)
+    groups: dict[str, list[spreads.Pair]] = {}
+    for run, control in pairs:
+        groups.setdefault(rules.loss_row(run.cell).model_dump_json(), []).append((run, control))
+    for found in groups.values():
+        if len({run.seed for run, _ in found}) >= spreads.LEAST_SEEDS:
+            made = spreads.spread(found, golden.tail, rules.loss_row(found[0][0].cell).window)
+            kept = [made, *kept]  # the first spread of a recipe counts
+    return golden.model_copy(update={"spreads": kept})
+
+
+def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
+    """This project's verdict on a trial. As in a gate, a verdict that is ``inconclusive`` asks for more seeds, if there are any."""
+    cell = trial.runs[0].cell
+    goldens = Goldens({(cell.model, cell.corpus): trial.golden}, numbers=stored.numbers)
+    counts = sorted({min(n, len(trial.runs) + len(trial.reserve)) for n in looks(cell, goldens, rules)} | {len(trial.runs)})
+    for count in (n for n in counts if n >= len(trial.runs)):
+        more = trial.reserve[: count - len(trial.runs)]
+        [found] = evaluate([*trial.runs, *trial.controls, *(r for pair in more for r in pair)], goldens, rules)
+        made = next(v for v in found.verdicts if v.cell == cell and v.check == LOSS)
+        if made.status != "inconclusive":
+            break
+    return made
+
+
+def of(model: Model, stored: Goldens) -> list[Trial]:
+    """All trials of a model. The recipe that carries faults is one that is green without them."""
+    sound = list(_sound(model))
+    green = [t.runs[0].cell for t in sound if verdict(t, stored, model.rules).status in GREEN]
+    carriers = sorted(set(green), key=lambda c: (c.recipe != CARRIER, c.id))
+    return [*_faults(model, carriers), *sound, *_devices(model)]
+
+
+def _faults(model: Model, carriers: Sequence[Cell]) -> Iterator[Trial]:
+    """Planted changes in BF16, and the same gaps in one recipe, in addition to its own."""
+    for session, name, changed in model.planted:
+        plain = {r.seed: r for cell, runs in session.runs.items() if cell.is_control for r in runs}
+        runs = [r.model_copy(update={"variant": ""}) for r in changed if r.seed in plain]
+        if len(runs) < 2 or any(model.golden.seed(r.seed) is None for r in runs):
+            continue
+        own = tuple(plain[r.seed] for r in runs)
+        sound = name.startswith(REPLICA)
+        yield Trial(REPLICAS if sound else FRAMEWORK, name, tuple(runs), own, (), model.golden)
+        cell = next((c for c in carriers if c in session.runs), None)
+        carrier = session.seeds(cell) if cell else {}
+        if not sound and all(r.seed in carrier for r in runs):
+            both = tuple(combined(carrier[r.seed], r, plain[r.seed]) for r in runs)
+            yield Trial(RECIPE, name, both, own, own, model.golden)
+
+
+def combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajectory:
+    """The run with the relative gaps of ``fault`` to ``plain`` in addition to its own. All three have the same seed and schedule."""
+
+    def times(a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> list[float]:
+        return [x * y / z for x, y, z in zip(a, b, c, strict=True)]
+
+    known = fault.first_gradients.keys() & plain.first_gradients.keys()
+    ratio = {k: fault.first_gradients[k] / plain.first_gradients[k] for k in known if plain.first_gradients[k] > 0}
+    last = run.validation[-1][1] * fault.validation[-1][1] / plain.validation[-1][1]
+    changes = {
+        "loss": times(run.loss, fault.loss, plain.loss),
+        "grad_norm": times(run.grad_norm, fault.grad_norm, plain.grad_norm),
+        "first_gradients": {k: v * ratio.get(k, 1.0) for k, v in run.first_gradients.items()},
+        "validation": [*run.validation[:-1], (run.validation[-1][0], last)],
+    }
+    return run.model_copy(update=changes)
+
+
+def _sound(model: Model) -> Iterator[Trial]:
+    """Distinct sound runs of recipes beside BF16. The bands rest on other seeds than the judged ones, where enough are recorded."""
+    cells: dict[Cell, list[spreads.Pair]] = {}
+    for pair in model.pairs:
+        cells.setdefault(pair[0].cell, []).append(pair)
+    for cell, found in cells.items():
+        row = model.rules.loss_row(cell)
+        for first, reserve in _groups(found, row.seeds[-1]):
+            taken = [*first, *reserve]
+            runs, controls = zip(*first, strict=True)
+            seeds = {r.seed for r, _ in taken}
+            own = loss_goldens.from_runs([c for _, c in taken], []).model_copy(update={"spreads": model.golden.spreads})
+            others = [p for p in model.pairs if p[0].seed not in seeds and model.rules.loss_row(p[0].cell) == row]
+            golden = with_spreads(model.golden if all(map(model.golden.seed, seeds)) else own, others, model.rules)
+            name = f"{cell.recipe} {cell.execution.value}, seeds {', '.join(str(r.seed) for r in runs)}"
+            yield Trial(SOUND, name, runs, controls, controls, golden, tuple(reserve))
+
+
+def _groups(found: Sequence[spreads.Pair], most: int) -> Iterator[tuple[list[spreads.Pair], list[spreads.Pair]]]:
+    """Groups of ``SEEDS`` seeds of one session, and for each the next seeds of the session as a reserve, up to ``most`` in all.
+
+    Each seed is in one group. If a session has only two seeds, they are a group.
+    """
+    sessions: dict[tuple[str, str], list[spreads.Pair]] = {}
+    for pair in found:
+        sessions.setdefault((pair[0].provenance.device, pair[0].session), []).append(pair)
+    for pairs in sessions.values():
+        ordered = sorted({p[0].seed: p for p in pairs}.values(), key=lambda p: p[0].seed)
+        size = min(SEEDS, len(ordered))
+        for i in range(0, len(ordered) - size + 1, size) if size > 1 else ():
+            yield ordered[i : i + size], [*ordered[i + size :], *ordered[:i]][: most - size]
+
+
+def _devices(model: Model) -> Iterator[Trial]:
+    """Sound cells beside the same cell of another session or device: its own golden. This project judges the new session as a gate."""
+    for old, new in combinations(model.sessions, 2):
+        for cell in [c for c in new.runs if c in old.runs]:
+            before, after = old.seeds(cell), new.seeds(cell)
+            shared = sorted(s for s in before if s in after and model.golden.seed(s))[:SEEDS]
+            controls = [new.control(after[s]) for s in shared]
+            if len(shared) < 2 or None in controls:
+                continue
+            runs, references = (tuple(part[s] for s in shared) for part in (after, before))
+            both = () if cell.is_control else tuple(c for c in controls if c)
+            name = f"{cell.recipe} {cell.execution.value}, {old.environment.device} then {new.environment.device}"
+            yield Trial(DEVICES, name, runs, references, both, model.golden)
