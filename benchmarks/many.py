@@ -1,7 +1,8 @@
 """The verdict of loss parity on thousands of simulated cells at once, in arrays. No torch.
 
-It does what ``fp8parity.judging.loss.judge`` does with complete runs. It leaves out what simulated runs do not have: first gradients of single
-parameters, hyper-parameters, inventories and stale goldens. ``tests/test_evidence.py`` holds its statuses equal to those of ``judge``.
+It does what ``fp8parity.judging.loss.judge`` does with complete runs. It leaves out what simulated runs do not have: first gradients of
+single parameters, hyper-parameters, inventories and stale goldens. ``tests/test_evidence.py`` holds its statuses equal to those of
+``judge``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Words = npt.NDArray[np.str_]
 
 
 class Curves(NamedTuple):
-    """Runs: ``loss`` and ``norm`` [cells, seeds, steps] in nats per token and in the unit of the norm, the last ``validation`` [cells, seeds]."""
+    """Runs: ``loss`` (nats per token) and ``norm`` [cells, seeds, steps], the last ``validation`` loss [cells, seeds]. Or gaps of runs."""
 
     loss: stats.Floats
     norm: stats.Floats
@@ -106,7 +107,7 @@ class Verdicts(NamedTuple):
 def judge(runs: Curves, controls: Curves, reference: Reference, stick: Yardstick) -> Verdicts:
     """Judge cells, look by look: more seeds only where the verdict is inconclusive. For BF16, pass its runs as runs and as controls."""
     count = len(runs.loss)
-    status, seeds, causes = np.full(count, "inconclusive", dtype="U12"), np.zeros(count, dtype=np.intp), {}
+    status, seeds, causes = np.full(count, "inconclusive", dtype="U12"), np.zeros(count, dtype=np.intp), dict[str, Marks]()
     left = np.arange(count)
     for look in stick.row.seeds:
         found, why = _look(runs.part(left, look), controls.part(left, look), _first(reference, look), stick)
@@ -135,10 +136,10 @@ def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -
     moved = _along(controls, golden.mean, stick.control, stick)
     framework = np.isin(drift, ("above", "below")) | _any(moved)
     if stick.is_control:
-        off = np.isin(validation, ("above", "below"))
+        off = np.asarray(np.isin(validation, ("above", "below")))
         inside = np.where(drift == "inside", "pass", "inconclusive")
         status = np.where(framework_start | framework | off, "drift", inside)
-        return status, {"drift": np.isin(drift, ("above", "below")), **moved, "validation": off, "first step": framework_start}
+        return status, {"drift": np.asarray(np.isin(drift, ("above", "below"))), **moved, "validation": off, "first step": framework_start}
     own, other = _along(runs, golden.mean, stick.limits, stick), _along(runs, controls, stick.limits, stick)
     implausible = high < -IMPLAUSIBLE * row.margin
     tail = implausible | (total == "above") | (beside == "above")
@@ -149,7 +150,13 @@ def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -
     status = np.where(faulty, np.where(excused, "drift", "fail"), rest)
     status = np.where(framework_start, "drift", np.where(recipe_start, "fail", status))
     start = framework_start | recipe_start
-    return status, {"tail margin": tail, **own, "validation": validation == "above", "first step": start, "drift": status == "drift"}
+    return status, {
+        "tail margin": tail,
+        **own,
+        "validation": np.asarray(validation == "above"),
+        "first step": start,
+        "drift": status == "drift",
+    }
 
 
 def _three(runs: Curves, controls: Curves, golden: Curves) -> Sequence[tuple[Curves, Curves]]:
@@ -211,4 +218,4 @@ def _outside(limits: bounds.Limits | None, ratios: stats.Floats) -> Marks:
 
 
 def _any(marks: dict[str, Marks]) -> Marks:
-    return np.asarray(np.logical_or.reduce(list(marks.values())))
+    return np.asarray(np.logical_or.reduce(list(marks.values())), dtype=np.bool_)

@@ -29,7 +29,7 @@ def megatron_exact(run: Losses, reference: Losses) -> bool:
 
 
 def megatron_close(run: Losses, reference: Losses, *, inverted: bool = False) -> bool:
-    """The same file, approximate test of the loss: a step is close within 5%, and one step in a hundred (at least 1, at most 50) may not be.
+    """The same file, approximate test of the loss: a step is close within 5%. One in a hundred (at least 1, at most 50) need not be.
 
     ``inverted`` is the rule as it was shipped from October 2025 to April 2026: 1% of close steps was enough. A NaN is not close.
     """
@@ -43,13 +43,14 @@ def megatron_close(run: Losses, reference: Losses, *, inverted: bool = False) ->
 
 @dataclass(frozen=True)
 class Bridge:
-    """The settings of Megatron-Bridge. ``skip`` is the share of the first steps that is not compared, ``last`` the limit of the last loss."""
+    """The settings of Megatron-Bridge. ``skip`` is the share of the steps, from the first on, that is not compared. ``last`` is the
+    limit of the last loss."""
 
     skip: float = 0.0
     last: float = 0.03
 
 
-def bridge(run: Losses, reference: Losses, settings: Bridge = Bridge()) -> bool:  # noqa: B008 - frozen
+def bridge(run: Losses, reference: Losses, settings: Bridge = Bridge()) -> bool:
     """Megatron-Bridge, ``scripts/performance/utils/evaluate.py`` (2025), ``validate_convergence``.
 
     Red if the correlation is below 0.95, if more than 10% of the steps are outside 10% (loss above 2), 5% (above 0.5) or 2%, if the last
@@ -77,8 +78,8 @@ def torchtitan(run: Losses, reference: Losses) -> bool:
 
 
 def liger(run: Losses, reference: Losses) -> bool:
-    """Liger-Kernel, ``assert_verbose_allclose`` of ``test/utils.py`` with the limits of its BF16 convergence tests (2025), for the loss alone:
-    red unless every step is within 1e-2 + 5% of the reference.
+    """Liger-Kernel, ``assert_verbose_allclose`` of ``test/utils.py`` with the limits of its BF16 convergence tests (2025), for the loss
+    alone: red unless every step is within 1e-2 + 5% of the reference.
 
     NaN on one side is red, and on both sides green. Its comparisons of log-probabilities and parameters need values that no record holds.
     """
@@ -105,8 +106,9 @@ def mlperf(runs: Sequence[Losses], references: Sequence[Losses], *, mirrored: bo
     for both sides) rejects runs that converge too fast. ``mirrored`` also rejects those that converge too slowly. More than one run
     that never gets there is red.
 
-    The adaptation: the target is the mean reference loss at ``REFERENCE_POINT`` of the run, in windows of 10 steps. MLPerf drops the best and
-    the worst run. Here that is done with five runs or more. It asks for twice as many references as runs. Here all BF16 seeds serve.
+    The adaptation: the target is the mean reference loss at ``REFERENCE_POINT`` of the run, in windows of 10 steps. MLPerf drops the
+    best and the worst run. Here that is done with five runs or more. It asks for twice as many references as runs. Here all BF16 seeds
+    serve.
     """
     if len(references) < 2:
         return False

@@ -1,4 +1,4 @@
-"""Gates simulated from measured noise: whole curves of recorded gaps, drawn again. Detection by severity, and false alarms. No torch.
+"""Gates simulated from measured noise: whole curves of recorded gaps, drawn again. No torch.
 
 A simulated session draws one recorded seed for each of its seeds. All recipes of one sample take the same draw, because recipes of a seed
 move together. A run is golden x (1 + gap of BF16) x (1 + mean gap of the recipe + residual of the drawn seed). The residuals are scaled by
@@ -8,17 +8,16 @@ sum to 1), so that a simulated curve is not one of those that the bands were mad
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import many
 import numpy as np
-import numpy.typing as npt
 import trials
 from fp8parity.judging import spreads, stats
 from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.loss_goldens import Golden, GoldenSeed, Replica
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
 from many import Curves, Reference, Yardstick
@@ -27,9 +26,6 @@ WHOLE, MIXED = "whole curves", "mixtures of two"
 SEED = 20261122
 CHUNK = 100
 """The number of gates that are in memory at once."""
-FOUND = 0.95
-"""The share of draws in which a fault of a severity must be red."""
-STEPS_OF_SEARCH = 12
 LEAST_SAMPLE = 3
 
 
@@ -42,7 +38,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """The measured noise of a model. ``bf16`` [runs, ...] holds gaps of BF16 to its golden, at least one row (zeros if nothing is known)."""
+    """The measured noise of a model. ``bf16`` [runs, ...] holds gaps of BF16 to its golden, at least one row. It is zero if nobody has
+    measured any."""
 
     model: trials.Model
     device: str
@@ -64,23 +61,32 @@ def noise(model: trials.Model) -> Noise | None:
         best.setdefault(cell.recipe, cell)
     groups: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
     for cell in best.values():
-        if len(found[cell]) >= LEAST_SAMPLE:
+        if len({seed for _, seed in found[cell]}) >= LEAST_SAMPLE:
             groups.setdefault(tuple(sorted(found[cell])), []).append(cell)
     if not groups:
         return None
     samples = [
-        Sample(cells, _stacked([_stacked([_gap(*found[cell][key]) for key in keys]) for cell in cells])) for keys, cells in groups.items()
+        Sample(cells, stacked([stacked([gap(*found[cell][key]) for key in keys]) for cell in cells])) for keys, cells in groups.items()
     ]
     return Noise(model, model.sessions[0].environment.device, _bf16(model.golden), samples)
 
 
-def _gap(run: Trajectory, control: Trajectory) -> Curves:
+def held_out(model: trials.Model) -> Noise | None:
+    """The noise of every second seed, with bands that rest on the other seeds. None if a recipe has too few seeds for that."""
+    seeds = sorted({run.seed for run, _ in model.pairs})
+    known = [p for p in model.pairs if seeds.index(p[0].seed) % 2 == 0]
+    drawn = [p for p in model.pairs if seeds.index(p[0].seed) % 2]
+    golden = model.golden.model_copy(update={"spreads": []})
+    return noise(replace(model, golden=trials.with_spreads(golden, known, model.rules), pairs=drawn))
+
+
+def gap(run: Trajectory, control: Trajectory) -> Curves:
     """The relative gaps of one run: loss and norm [steps], last validation []."""
     loss, norm = (np.asarray(getattr(run, k)) / np.asarray(getattr(control, k)) - 1 for k in ("loss", "grad_norm"))
     return Curves(loss, norm, np.asarray(run.validation[-1][1] / control.validation[-1][1] - 1))
 
 
-def _stacked(found: Sequence[Curves]) -> Curves:
+def stacked(found: Sequence[Curves]) -> Curves:
     return Curves(*(np.stack(x) for x in zip(*found, strict=True)))
 
 
@@ -88,13 +94,13 @@ def _bf16(golden: Golden) -> Curves:
     """Gaps of a golden's runs and replicas to their mean, scaled to those of a new run: with m runs a mean, by sqrt((m + 1) / (m - 1))."""
     rows = []
     for seed in (s for s in golden.seeds if s.replicas):
-        runs = [seed, *seed.replicas]
+        runs: list[GoldenSeed | Replica] = [seed, *seed.replicas]
         scale = np.sqrt((len(runs) + 1) / (len(runs) - 1))
         for r in runs:
             loss, norm = np.asarray(r.loss) / seed.mean_loss - 1, np.asarray(r.grad_norm) / seed.mean_norm - 1
             rows.append(Curves(scale * loss, scale * norm, np.asarray(scale * (r.validation[-1][1] / seed.mean_validation - 1))))
     steps = len(golden.seeds[0].loss)
-    return _stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])
+    return stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])
 
 
 class Drawn(NamedTuple):
@@ -177,85 +183,3 @@ def _causes(found: dict[Cell, many.Verdicts]) -> dict[str, many.Marks]:
         for name, mark in named.items():
             marks[f"{kind}: {name}"] = marks.get(f"{kind}: {name}", np.zeros_like(mark)) | mark
     return marks
-
-
-@dataclass(frozen=True)
-class Fault:
-    """The mean relative gaps of a planted fault to BF16, over ``n`` seeds: loss and norm [steps], last validation []."""
-
-    name: str
-    n: int
-    gap: Curves
-
-    def scaled(self, by: float) -> Curves:
-        return Curves(*(by * x for x in self.gap))
-
-    def since(self, step: int) -> Curves:
-        """The same fault from a step on. The gap is zero before, and the last validation stays that of sound runs."""
-        on = np.arange(len(self.gap.loss)) >= step
-        return Curves(self.gap.loss * on, self.gap.norm * on, np.asarray(0.0))
-
-
-CONSTANT = "a constant gap"
-
-
-def faults(model: trials.Model) -> list[Fault]:
-    """A constant gap of 1, then the planted faults of a model."""
-    steps = len(model.golden.seeds[0].loss)
-    found = [Fault(CONSTANT, 0, Curves(np.ones(steps), np.zeros(steps), np.asarray(1.0)))]
-    for session, name, runs in model.planted:
-        plain = {r.seed: r for cell, group in session.runs.items() if cell.is_control for r in group}
-        gaps = [_gap(r, plain[r.seed]) for r in runs if r.seed in plain]
-        if name in model.faults and gaps:
-            found.append(Fault(name, len(gaps), Curves(*(x.mean(0) for x in _stacked(gaps)))))
-    return found
-
-
-@dataclass(frozen=True)
-class Detector:
-    """Simulated sessions in which a gap is planted, in one recipe or in BF16 (``place``)."""
-
-    session: Drawn
-    cell: Cell
-    limits: Yardstick
-
-    def share(self, gap: Curves) -> float:
-        """The share of sessions in which the planted gap is red."""
-        if self.cell.is_control:
-            controls = self.session.controls.moved(gap)
-            return float(many.judge(controls, controls, self.session.reference, self.limits).red.mean())
-        runs = self.session.runs[self.cell].moved(gap)
-        return float(many.judge(runs, self.session.controls, self.session.reference, self.limits).red.mean())
-
-
-def detector(known: Noise, stored: Goldens, count: int, *, in_bf16: bool) -> Detector:
-    """Sessions for dose-response: of te-current if it was recorded, else of the first recipe."""
-    carrier = next((c for c in known.cells if c.recipe == trials.CARRIER), known.cells[0])
-    cell = carrier.control if in_bf16 else carrier
-    limits = stick(known, cell, stored)
-    session = draw(known, count, limits.row.seeds[-1], MIXED, np.random.default_rng([SEED, 1]))
-    return Detector(session, cell, limits)
-
-
-def smallest(share: Callable[[float], float], low: float, high: float) -> tuple[float, float] | None:
-    """The smallest factor in [low, high] that is found in ``FOUND`` of the draws, to a few per cent, and its share. None if there is none."""
-    if share(high) < FOUND:
-        return None
-    for _ in range(STEPS_OF_SEARCH):
-        middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if share(middle) >= FOUND else (middle, high)
-    return high, share(high)
-
-
-def latest(share: Callable[[int], float], steps: Sequence[int]) -> tuple[int, float] | None:
-    """The last of ``steps`` that is found in ``FOUND`` of the draws, and its share. None if there is none."""
-    for step in reversed(steps):
-        found = share(step)
-        if found >= FOUND:
-            return step, found
-    return None
-
-
-def windows(gap: npt.NDArray[np.float64]) -> stats.Floats:
-    """The mean of a curve in each window of ``stats.WINDOW`` steps."""
-    return stats.windows(gap.tolist(), stats.WINDOW)

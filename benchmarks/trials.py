@@ -6,10 +6,8 @@ A trial has two or three seeds. Every rule judges the same runs, so rules are co
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from itertools import combinations
-from pathlib import Path
 
 from fp8parity.judging import loss_goldens, spreads
 from fp8parity.judging.calibration import REPLICA
@@ -21,7 +19,6 @@ from fp8parity.judging.verdict import LOSS, Verdict
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.sets import Machine, machines
-from fp8parity.records.storage import load_records
 
 SEEDS = 3
 """The number of seeds of a trial: the first look of the gate."""
@@ -53,15 +50,17 @@ class Trial:
         return self.kind in (FRAMEWORK, RECIPE)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Model:
-    """All runs of one model, corpus and schedule. ``golden`` is the stored golden, or one made from the records' own BF16 runs."""
+    """All runs of one model, corpus and schedule. ``golden`` is the stored golden, or one made from the records' own BF16 runs. ``pairs``
+    holds the distinct runs of recipes, each with BF16's run of its seed and session."""
 
     title: str
     golden: Golden
     rules: Policy
     stored: bool
-    sessions: list[Machine] = field(default_factory=list)
+    sessions: Sequence[Machine]
+    pairs: Sequence[spreads.Pair]
 
     @property
     def planted(self) -> Iterator[tuple[Machine, str, list[Trajectory]]]:
@@ -73,31 +72,19 @@ class Model:
                     groups.setdefault(r.variant, []).append(r)
             yield from ((session, name, sorted(runs, key=lambda r: r.seed)) for name, runs in groups.items())
 
-    @cached_property
-    def pairs(self) -> list[spreads.Pair]:
-        """The distinct runs of recipes, each with BF16's run of its seed and session."""
-        found: dict[tuple[object, ...], spreads.Pair] = {}
-        for session in self.sessions:
-            for cell, runs in session.runs.items():
-                for run in runs:
-                    control = None if cell.is_control or run.non_finite else session.control(run)
-                    if control:
-                        found.setdefault((cell, run.seed, *run.loss), (run, control))
-        return list(found.values())
-
     @property
     def faults(self) -> list[str]:
         return sorted({name for _, name, _ in self.planted if not name.startswith(REPLICA)})
 
 
-def load(paths: Sequence[Path], stored: Goldens, rules: Policy) -> list[Model]:
-    """The models of record sets (folders or .zip files), in the order of the sets. Raises the errors of ``load_records``.
+def models(sets: Sequence[Sequence[AnyRecord]], stored: Goldens, rules: Policy) -> list[Model]:
+    """The models of record sets, in the order of the sets. Sets are not merged: two sessions may hold the same cell and seed.
 
     A model without a stored golden of its schedule gets one from the first session that holds its BF16 runs, with spreads of its recipes.
     """
     found: dict[tuple[str, str, str], list[Machine]] = {}
-    for path in paths:
-        for machine in machines(r for r in load_records(path) if isinstance(r, Trajectory)):
+    for records in sets:
+        for machine in machines(r for r in records if isinstance(r, Trajectory)):
             for key, part in _by_schedule(machine).items():
                 found.setdefault(key, []).append(part)
     made = []
@@ -106,8 +93,20 @@ def load(paths: Sequence[Path], stored: Goldens, rules: Policy) -> list[Model]:
         own = golden is not None and golden.spec_hash == spec
         reference = golden if golden is not None and own else _golden(sessions, rules)
         if reference:
-            made.append(Model(f"{name} on {corpus}", reference, rules, own, sessions))
+            made.append(Model(f"{name} on {corpus}", reference, rules, own, sessions, _pairs(sessions)))
     return made
+
+
+def _pairs(sessions: Sequence[Machine]) -> list[spreads.Pair]:
+    """The distinct runs of recipes with their controls. A run that another session repeated to the bit counts once."""
+    found: dict[tuple[object, ...], spreads.Pair] = {}
+    for session in sessions:
+        for cell, runs in session.runs.items():
+            for run in runs:
+                control = None if cell.is_control or run.non_finite else session.control(run)
+                if control:
+                    found.setdefault((cell, run.seed, *run.loss), (run, control))
+    return list(found.values())
 
 
 def _by_schedule(machine: Machine) -> dict[tuple[str, str, str], Machine]:
@@ -131,7 +130,7 @@ def _golden(sessions: Sequence[Machine], rules: Policy) -> Golden | None:
         return None
     replicas = [r for r in best.variants if isinstance(r, Trajectory) and r.variant.startswith(REPLICA)]
     golden = loss_goldens.from_runs([*seeds, *(r for r in replicas if r.seed in {s.seed for s in seeds})], [])
-    return with_spreads(golden, Model("", golden, rules, False, [best]).pairs, rules)
+    return with_spreads(golden, _pairs([best]), rules)
 
 
 def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -> Golden:
