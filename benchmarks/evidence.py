@@ -91,17 +91,18 @@ class Alarms:
 
     model: str
     cells: int
+    seeds: str
     red: dict[str, simulated.Gates]
 
     @property
     def row(self) -> list[str]:
-        counts = [Count(int(g.red.sum()), len(g.red)).text() if (g := self.red.get(how)) else "-" for how in WAYS]
+        counts = [_gates(self.red.get(how), self.cells) for how in WAYS]
         causes: dict[str, int] = {}
         for g in self.red.values():
             for name, n in g.causes.items():
                 causes[name] = causes.get(name, 0) + n
         named = [f"{name} ({n})" for name, n in sorted(causes.items(), key=lambda item: -item[1])]
-        return [self.model, str(self.cells), *counts, ", ".join(named) or "-"]
+        return [self.model, str(self.cells), self.seeds, *counts, ", ".join(named) or "-"]
 
 
 def alarms(known: simulated.Noise, stored: Goldens, gates: int) -> Alarms:
@@ -110,7 +111,15 @@ def alarms(known: simulated.Noise, stored: Goldens, gates: int) -> Alarms:
     other = simulated.held_out(known.model)
     if other:
         found[HELD_OUT] = simulated.gates(other, stored, gates, simulated.WHOLE)
-    return Alarms(known.model.title, found[simulated.WHOLE].cells, found)
+    return Alarms(known.model.title, found[simulated.WHOLE].cells, known.seeds, found)
+
+
+def _gates(found: simulated.Gates | None, cells: int) -> str:
+    """Red gates of all, with the number of cells if it is not ``cells``."""
+    if found is None:
+        return "-"
+    text = Count(int(found.red.sum()), len(found.red)).text()
+    return text if found.cells == cells else f"{text} ({found.cells} cells)"
 
 
 def all_models(found: Sequence[Alarms]) -> list[str]:
@@ -119,7 +128,7 @@ def all_models(found: Sequence[Alarms]) -> list[str]:
     for how in (simulated.WHOLE, simulated.MIXED):
         red = np.logical_or.reduce([a.red[how].red for a in found])
         counts.append(Count(int(red.sum()), len(red)).text())
-    return ["all of these", str(sum(a.cells for a in found)), *counts, "-", "-"]
+    return ["all of these", str(sum(a.cells for a in found)), "", *counts, "-", "-"]
 
 
 def calibrations(sets: Sequence[Sequence[AnyRecord]], rules: Policy) -> list[Calibration]:
@@ -147,6 +156,13 @@ def weakest(c: Calibration, rows: int = 4) -> list[list[str]]:
     ]  # fmt: skip
 
 
+def _behind(m: trials.Model) -> list[str]:
+    """The records behind a model: its golden, devices, distinct runs of recipes, and planted faults."""
+    golden = f"{'stored' if m.stored else 'made from these records'}, {len(m.golden.seeds)} seeds"
+    devices = ", ".join(dict.fromkeys(s.environment.device for s in m.sessions))
+    return [m.title, golden, devices, str(len(m.pairs)), str(len({r.cell for r, _ in m.pairs})), str(len(m.faults))]
+
+
 def page(paths: Sequence[Path], sets: Sequence[Sequence[AnyRecord]], stored: Goldens, rules: Policy, gates: int, draws: int) -> str:
     """The whole page as Markdown."""
     found = trials.models(sets, stored, rules)
@@ -160,7 +176,7 @@ def page(paths: Sequence[Path], sets: Sequence[Sequence[AnyRecord]], stored: Gol
     sound = count(results, OURS, SOUND, REPLICAS, DEVICES)
     text = template.render(
         command=f"python benchmarks/evidence.py {' '.join(map(str, paths))} --write docs/evidence.md",
-        models=found,
+        models=[_behind(m) for m in found],
         kinds=KINDS,
         total=head_to_head(results),
         by_model=[(m.title, head_to_head([j for j in results if j.model == m.title])) for m in found],

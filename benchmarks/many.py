@@ -194,7 +194,7 @@ def _along(runs: Curves, reference: Curves, limits: along.Limits, stick: Yardsti
         "step band": _beyond(limits.loss, runs.loss, reference.loss),
         "norm band": norm,
         "trend": np.isin(trend, ("above", "below")),
-        "last validation": ~(np.abs(runs.validation / reference.validation - 1) <= limits.validation).all(-1),
+        "last validation": np.asarray(~(np.abs(runs.validation / reference.validation - 1) <= limits.validation).all(-1)),
     }
 
 

@@ -45,8 +45,7 @@ def faults(model: trials.Model) -> list[Fault]:
     steps = len(model.golden.seeds[0].loss)
     found = [Fault(CONSTANT, 0, Curves(np.ones(steps), np.zeros(steps), np.asarray(1.0)))]
     for session, name, runs in model.planted:
-        plain = {r.seed: r for cell, group in session.runs.items() if cell.is_control for r in group}
-        gaps = [simulated.gap(r, plain[r.seed]) for r in runs if r.seed in plain]
+        gaps = [simulated.gap(r, control) for r in runs if (control := session.control(r))]
         if name in model.faults and gaps:
             found.append(Fault(name, len(gaps), Curves(*(x.mean(0) for x in simulated.stacked(gaps)))))
     return found

@@ -50,6 +50,12 @@ class Noise:
     def cells(self) -> list[Cell]:
         return [cell for sample in self.samples for cell in sample.cells]
 
+    @property
+    def seeds(self) -> str:
+        """How many recorded runs stand behind a recipe: "3 to 35"."""
+        counts = sorted({sample.gaps.loss.shape[1] for sample in self.samples})
+        return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+
 
 def noise(model: trials.Model) -> Noise | None:
     """The noise of a model, or None if no recipe has ``LEAST_SAMPLE`` seeds. Each recipe counts once, where it has most seeds."""

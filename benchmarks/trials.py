@@ -171,7 +171,7 @@ def of(model: Model, stored: Goldens) -> list[Trial]:
 def _faults(model: Model, carriers: Sequence[Cell]) -> Iterator[Trial]:
     """Planted changes in BF16, and the same gaps in one recipe, in addition to its own."""
     for session, name, changed in model.planted:
-        plain = {r.seed: r for cell, runs in session.runs.items() if cell.is_control for r in runs}
+        plain = {r.seed: control for r in changed if (control := session.control(r))}
         runs = [r.model_copy(update={"variant": ""}) for r in changed if r.seed in plain]
         if len(runs) < 2 or any(model.golden.seed(r.seed) is None for r in runs):
             continue
@@ -237,11 +237,13 @@ def _groups(found: Sequence[spreads.Pair], most: int) -> Iterator[tuple[list[spr
 
 
 def _devices(model: Model) -> Iterator[Trial]:
-    """Sound cells beside the same cell of another session or device: its own golden. This project judges the new session as a gate."""
+    """Sound cells beside the same cell of another session or device: its own golden. This project judges the new session as a gate. A
+    session that two sets hold is no repeat."""
     for old, new in combinations(model.sessions, 2):
         for cell in [c for c in new.runs if c in old.runs]:
             before, after = old.seeds(cell), new.seeds(cell)
-            shared = sorted(s for s in before if s in after and model.golden.seed(s))[:SEEDS]
+            both_have = [s for s in before if s in after and before[s].session != after[s].session]
+            shared = sorted(s for s in both_have if model.golden.seed(s))[:SEEDS]
             controls = [new.control(after[s]) for s in shared]
             if len(shared) < 2 or None in controls:
                 continue
