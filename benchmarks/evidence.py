@@ -64,13 +64,13 @@ def _severity(found: severity.Detector, fault: severity.Fault, tail: int, draws:
     steps = range(0, len(fault.gap.loss), WINDOW)
     onset = None if constant else severity.latest(lambda step: found.share(fault.since(step)), steps)
     if dose is None:
-        cells = ["not up to 30 times" if not constant else "-", "-", "-", "-"]
+        cells = ["-" if constant else "not up to 30 times", *["-"] * 4]
     else:
-        by, share = dose
-        tail_gap, widest = by * float(fault.gap.loss[-tail:].mean()), by * float(abs(severity.windows(fault.gap.loss)).max())
-        factor = "-" if constant else f"{by:.2g} x"
-        cells = [factor, f"{tail_gap:+.3%}", f"{widest:.3%}", Count(round(share * draws), draws).text()]
-    last = "-" if constant else f"step {onset[0]} of {len(fault.gap.loss)}" if onset else "not found"
+        tail_gap, widest = dose * float(fault.gap.loss[-tail:].mean()), dose * float(abs(severity.windows(fault.gap.loss)).max())
+        found_there = found.judged(fault.scaled(dose))
+        red, undecided = Count(int(found_there.red.sum()), draws), int((found_there.status == "inconclusive").sum())
+        cells = ["-" if constant else f"{dose:.2g} x", f"{tail_gap:+.3%}", f"{widest:.3%}", red.text(), str(undecided)]
+    last = "-" if constant else "not found" if onset is None else f"step {onset} of {len(fault.gap.loss)}"
     return [fault.name, str(fault.n) if fault.n else "-", *cells, last]
 
 

@@ -59,13 +59,15 @@ class Detector:
     cell: Cell
     limits: Yardstick
 
+    def judged(self, gap: Curves) -> many.Verdicts:
+        """The verdicts of all sessions with the planted gap."""
+        moved = self.session.controls if not self.cell.is_control else self.session.controls.moved(gap)
+        runs = moved if self.cell.is_control else self.session.runs[self.cell].moved(gap)
+        return many.judge(runs, moved, self.session.reference, self.limits)
+
     def share(self, gap: Curves) -> float:
         """The share of sessions in which the planted gap is red."""
-        if self.cell.is_control:
-            controls = self.session.controls.moved(gap)
-            return float(many.judge(controls, controls, self.session.reference, self.limits).red.mean())
-        runs = self.session.runs[self.cell].moved(gap)
-        return float(many.judge(runs, self.session.controls, self.session.reference, self.limits).red.mean())
+        return float(self.judged(gap).red.mean())
 
 
 def detector(known: simulated.Noise, stored: Goldens, count: int, *, in_bf16: bool) -> Detector | None:
@@ -80,23 +82,19 @@ def detector(known: simulated.Noise, stored: Goldens, count: int, *, in_bf16: bo
     return next((d for d in made if d.share(zero) < 1 - FOUND), None)
 
 
-def smallest(share: Callable[[float], float], low: float, high: float) -> tuple[float, float] | None:
-    """The smallest factor in [low, high] that is found in ``FOUND`` of the draws, and its share. None if no factor is."""
+def smallest(share: Callable[[float], float], low: float, high: float) -> float | None:
+    """The smallest factor in [low, high] that is found in ``FOUND`` of the draws, or None."""
     if share(high) < FOUND:
         return None
     for _ in range(STEPS_OF_SEARCH):
         middle = float(np.sqrt(low * high))
         low, high = (low, middle) if share(middle) >= FOUND else (middle, high)
-    return high, share(high)
+    return high
 
 
-def latest(share: Callable[[int], float], steps: Sequence[int]) -> tuple[int, float] | None:
-    """The last of ``steps`` that is found in ``FOUND`` of the draws, and its share. None if there is none."""
-    for step in reversed(steps):
-        found = share(step)
-        if found >= FOUND:
-            return step, found
-    return None
+def latest(share: Callable[[int], float], steps: Sequence[int]) -> int | None:
+    """The last of ``steps`` that is found in ``FOUND`` of the draws, or None."""
+    return next((step for step in reversed(steps) if share(step) >= FOUND), None)
 
 
 def windows(gap: npt.NDArray[np.float64]) -> stats.Floats:

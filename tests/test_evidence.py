@@ -19,6 +19,7 @@ import trials
 from fp8parity.judging import goldens, loss, policy, stats
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from many import Curves
@@ -26,6 +27,7 @@ from many import Curves
 ROOT = Path(__file__).parents[1]
 TINY = ROOT / "golden/records/calibration/tiny.zip"
 MICRO = ROOT / "golden/records/micro-h100.zip"
+XEON = ROOT / "golden/records/micro-xeon.zip"
 NAN = math.nan
 
 
@@ -154,41 +156,49 @@ GAPS = {
 }
 
 
+@cache
+def gates() -> simulated.Noise:
+    """The noise of micro on two machines, with recipes of all three [[loss]] rows."""
+    [found] = trials.models([records(MICRO), records(XEON)], *references())
+    known = simulated.noise(found)
+    assert known is not None
+    return known
+
+
 @pytest.mark.parametrize("gap", GAPS.values(), ids=GAPS)
 @pytest.mark.parametrize("shape", ["constant", "spike", "growing"])
-def test_simulated_verdicts_are_those_of_the_judge(gap: float, shape: str):
-    """The arrays of ``many`` and ``loss.judge`` give the same status and stop at the same look, for BF16 and for a recipe."""
-    stored, _ = references()
-    known = simulated.noise(model(MICRO))
-    assert known is not None
-    cell = next(c for c in known.cells if c.recipe == "te-current")
+@pytest.mark.parametrize("recipe", ["bf16", "te-current", "te-delayed", "te-nvfp4"])
+def test_simulated_verdicts_are_those_of_the_judge(recipe: str, shape: str, gap: float):
+    """The arrays of ``many`` and ``loss.judge`` give the same status and stop at the same look."""
+    known = gates()
+    cell = next(c for c in (known.cells[0].control, *known.cells) if c.recipe == recipe)
     drawn = simulated.draw(known, 2, 8, simulated.MIXED, np.random.default_rng(7))
     steps = np.arange(300)
     form = {"constant": np.ones(300), "spike": 2.0 * (steps // 10 == 12), "growing": np.linspace(-8, 8, 300)}[shape]
     moved = Curves(gap * form, 3 * gap * form * (steps > 0), np.asarray(gap * form[-1]))
-    for judged_cell in (cell, cell.control):
-        controls = drawn.controls.moved(moved) if judged_cell.is_control else drawn.controls
-        runs = controls if judged_cell.is_control else drawn.runs[cell].moved(moved)
-        found = many.judge(runs, controls, drawn.reference, simulated.stick(known, judged_cell, stored))
-        for i in range(2):
-            expected = _judged(known, judged_cell == cell, runs, controls, i)
-            assert (found.status[i], found.seeds[i]) == expected
+    controls = drawn.controls.moved(moved) if cell.is_control else drawn.controls
+    runs = controls if cell.is_control else drawn.runs[cell].moved(moved)
+    found = many.judge(runs, controls, drawn.reference, simulated.stick(known, cell, references()[0]))
+    for row in range(2):
+        assert (found.status[row], found.seeds[row]) == judged_singly(cell, runs, controls, row)
 
 
-def _judged(known: simulated.Noise, is_recipe: bool, runs: Curves, controls: Curves, row: int) -> tuple[str, int]:
+def judged_singly(cell: Cell, runs: Curves, controls: Curves, row: int) -> tuple[str, int]:
+    """The status of one simulated session by ``loss.judge``, and the number of its seeds."""
     stored, rules = references()
-    [session] = known.model.sessions
-    sources = {c.recipe: session.seeds(c) for c in session.runs}
+    golden = gates().model.golden
+    recorded = {c: found[0] for session in gates().model.sessions for c, found in session.runs.items()}
 
-    def made(curves: Curves, recipe: str, seed: int) -> Trajectory:
-        run = sources[recipe][seed]
+    def made(curves: Curves, kind: Cell, seed: int) -> Trajectory:
         values = {"loss": curves.loss[row, seed].tolist(), "grad_norm": curves.norm[row, seed].tolist(), "first_gradients": {}}
-        return run.model_copy(update={**values, "validation": [(299, float(curves.validation[row, seed]))]})
+        own = golden.seeds[seed]
+        start = {"seed": own.seed, "initial_weights": own.initial_weights, "validation": [(299, float(curves.validation[row, seed]))]}
+        return recorded[kind].model_copy(update={**values, **start})
 
     for count in (3, 5, 8):
-        own = [made(controls, "bf16", seed) for seed in range(count)]
-        candidates = [made(runs, "te-current", seed) for seed in range(count)] if is_recipe else own
-        found = loss.judge(candidates, own, known.model.golden, rules, stored.numbers)
+        own = [made(controls, cell.control, seed) for seed in range(count)]
+        candidates = own if cell.is_control else [made(runs, cell, seed) for seed in range(count)]
+        found = loss.judge(candidates, own, golden, rules, stored.numbers)
         if found.status != "inconclusive":
             break
     return found.status, count
@@ -225,7 +235,7 @@ def test_exact_rules_are_red_on_sound_runs_and_wide_rules_miss_faults():
     assert wide < own
 
 
-def test_a_rule_that_two_sets_prove_wrong_has_no_certain_interval():
+def test_a_count_says_how_sure_it_is():
     assert head_to_head.Count(0, 0).text() == "-"
     assert head_to_head.Count(0, 44).text() == "0 of 44 [0%, 8%]"
 
