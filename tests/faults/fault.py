@@ -92,8 +92,9 @@ Words = str | tuple[str, ...]
 class Finding:
     """What one look must say about a fault.
 
-    ``place`` must be one of the places that it names. ``cause`` is part of a cause, ``words`` part of the message. No place may start with
-    one of ``hidden``: these numbers are too coarse for the fault. A ``place`` of "" names none: the headline says all.
+    ``place`` must be one of the places that it names, or the metric of one. A ``place`` of "" names none: the headline says all.
+    ``cause`` is part of a cause, ``words`` part of the message. No place may start with one of ``hidden``: these numbers are too coarse
+    for the fault.
     """
 
     look: Look
@@ -107,10 +108,11 @@ class Finding:
     def misses(self, seen: Seen) -> list[str]:
         """What is wrong with what a look said. An empty list is right."""
         words = (self.words,) if isinstance(self.words, str) else self.words
+        named = {"", *seen.places, *(name.partition(" @ ")[0] for name in seen.places)}
         wrong = {
             f"the status is {seen.status}, not {self.status}": seen.status != self.status,
             f"the blame is on {seen.blame!r}, not on {self.blame!r}": seen.blame != self.blame,
-            f"{self.place!r} is not named": self.place not in ("", *seen.places),
+            f"{self.place!r} is not named": self.place not in named,
             f"no cause says {self.cause!r}": bool(self.cause) and not any(self.cause in text for text in seen.causes),
             f"{self.hidden} should not see it": any(name.startswith(self.hidden) for name in seen.places if self.hidden),
         }

@@ -10,7 +10,7 @@ from fp8parity.recipes import RECIPES, Recipe
 
 from faults import plants
 from faults.fault import Blame, Fault, Finding, Kind
-from faults.looks import EXTRA, Numerics
+from faults.looks import EXTRA, Measured, Numerics
 from faults.operands import TOWARDS_ZERO, UNIFORM_LOSS, WHOLE, gemm
 from faults.plants import operand, prepared, results, variant_of
 
@@ -43,7 +43,10 @@ OPERANDS = (
         Kind.RECIPE,
         "torchtitan, NeMo AutoModel",
         plants.unquantised,
-        gemm("te-current", "fprop worst row sqnr @ gaussian", "fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"),
+        (
+            *gemm("te-current", "fprop worst row sqnr @ gaussian", "fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"),
+            Finding(Measured("gradients", "te-current"), "total sqnr", Blame.RECIPE),
+        ),
     ),
     Fault(
         "silent BF16 in one GEMM",

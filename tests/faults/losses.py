@@ -178,9 +178,16 @@ RUNS = (
         source="torchtitan, NeMo AutoModel",
     ),
     _fault(
-        "run that stopped early", Kind.GATE, edit(lambda r: {"loss": r.loss[:5]}), ("holds 5 losses and", "norms of"), "error", Blame.INPUT
+        "run that stopped early",
+        Kind.GATE,
+        edit(lambda r: {"loss": r.loss[:5]}),
+        "holds 5 losses and 300 norms of 300 steps",
+        "error",
+        Blame.INPUT,
     ),
-    _fault("run without a validation", Kind.GATE, edit(lambda r: {"validation": []}), "losses and", "error", Blame.INPUT),
+    _fault(
+        "run without a validation", Kind.GATE, edit(lambda r: {"validation": []}), "holds 300 losses and 300 norms", "error", Blame.INPUT
+    ),
     _fault("another schedule", Kind.GATE, edit(lambda r: {"spec_hash": "other"}), "spec hash", "stale", Blame.INPUT),
     _fault("another corpus", Kind.GATE, edit(lambda r: {"fingerprint": "other"}), "corpus or its tokeniser changed", "stale", Blame.INPUT),
     _fault("other initial weights", Kind.GATE, edit(lambda r: {"initial_weights": "other"}), "other initial weights", "stale", Blame.INPUT),
@@ -243,6 +250,11 @@ FIRST_STEPS = (
         "TE 1554, 1616",
     ),
     _first("gradient scale off by a tenth", "te-current", scaled(("dgrad_dy",), 1.1, 512), "x BF16's, expected 0.9300 to 1.0700"),
-    _first("weight scale off by two", "te-current", scaled(("fprop_w",), 0.5, 64), "attention.q_proj.weight 0.2"),
+    _first(
+        "weight scale off by two",
+        "te-current",
+        scaled(("fprop_w",), 0.5, 64),
+        "attention.q_proj.weight 0.2308x BF16's, expected 0.9300 to 1.0700",
+    ),
 )
 FAULTS = (*RUNS, *FIRST_STEPS)

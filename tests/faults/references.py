@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fp8parity.judging import loss_goldens
-from fp8parity.records.schema import AnyRecord
+from fp8parity.records.schema import AnyRecord, Measurement
 from fp8parity.records.storage import write_json
 from sessions import GOLDEN
 from two_sides import TOML, runs, save
@@ -102,6 +102,15 @@ def compare(folder: Path, make: Make, *, lost: Callable[[Any], bool] = lambda r:
     return ["compare", str(old), str(kept), "--golden-dir", str(folder)]
 
 
+def _metric_lost(folder: Path, make: Make) -> list[str]:
+    """The new version measures one number less."""
+    values = [Measurement(metric=f"fprop {what}", where="gaussian", value=value) for what, value in (("sqnr", 28.5), ("gain", -0.001))]
+    new = make().provenance.model_copy(update={"packages": {"torch": "9"}})
+    old = save(folder / "old", [number(make, 28.5, values=values)])
+    later = save(folder / "new", [number(make, 28.5, values=values[:1], provenance=new)])
+    return ["compare", str(old), str(later), "--golden-dir", str(GOLDEN)]
+
+
 GOLDENS = (
     fault("golden of another schedule", _golden(lambda g: g.model_copy(update={"spec_hash": "other"})), 1, ("stale", "spec hash")),
     fault(
@@ -161,6 +170,7 @@ UPGRADES = (
         "missing: te-current-nano-emulated",
         "fp8parity compare",
     ),
+    fault("metric lost in an upgrade", _metric_lost, 2, "gemm: fprop gain @ gaussian", "fp8parity compare"),
     fault(
         "control lost in an upgrade",
         partial(compare, lost=lambda r: r.cell.recipe == "bf16"),
