@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,12 @@ _CONTEXT.set_forkserver_preload([*LIBRARIES, "fp8parity.runner", "fp8parity.gate
 
 @dataclass(frozen=True)
 class Done:
-    """What a process printed, and its exit status."""
+    """What a process printed, its exit status, and its process time in seconds."""
 
     returncode: int
     stdout: str
     stderr: str
+    seconds: float
 
 
 def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **variables: str) -> Done:
@@ -40,14 +42,15 @@ def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
         environment.setdefault("PATH", without_compiler(Path(scratch)))
-        files = [Path(scratch) / name for name in ("out", "err")]
+        files = [Path(scratch) / name for name in ("out", "err", "seconds")]
         process = _CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
         process.start()
         process.join(TIMEOUT)
         if process.exitcode is None:
             process.kill()
             raise TimeoutError(f"{program} {' '.join(arguments)} took longer than {TIMEOUT} s")
-        return Done(process.exitcode, *(f.read_text() for f in files))
+        out, err, seconds = (f.read_text() for f in files)
+        return Done(process.exitcode, out, err, float(seconds))
 
 
 def without_compiler(folder: Path) -> str:
@@ -65,7 +68,7 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:0] = [str(cwd), *environment["PYTHONPATH"].split(os.pathsep)]
-    for number, file in enumerate(files, 1):
+    for number, file in enumerate(files[:2], 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     if program == "pytest":
         code = int(pytest.main(["-p", "no:cacheprovider", "-p", "no:randomly", *arguments]))
@@ -75,4 +78,5 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
         code = main(arguments)
     sys.stdout.flush()
     sys.stderr.flush()
+    files[2].write_text(f"{time.process_time():.3f}")
     os._exit(code)

@@ -1,4 +1,4 @@
-"""Causes that records prove, and records that prove none. tests/test_gemm_faults.py has the causes of planted faults."""
+"""Causes that records prove, and records that prove none. tests/faults/operands.py has the causes of planted faults."""
 
 from __future__ import annotations
 

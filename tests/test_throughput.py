@@ -1,8 +1,9 @@
-"""The verdict on training-step times: two-sided, against the golden of the same GPU, and none on a disturbed GPU."""
+"""The verdict on training-step times: two-sided, against the golden of the same GPU, and none on a disturbed GPU.
+
+tests/faults/speeds.py has more of what must be red.
+"""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 from fp8parity.judging import policy, speed, speed_goldens
@@ -22,31 +23,18 @@ def golden(tmp_path, monkeypatch):
     ("run", "status", "words"),
     [
         (made(), "pass", "inside the golden's band"),
-        (made(1.2 * 0.9), "fail", "slower: 1.080x BF16, golden 1.200x"),
         (made(1.2 * 1.1), "improved", "faster or smaller than the golden"),
         (made(1.2 * 0.96), "pass", "inside"),
         (made(1.2 * 1.04), "pass", "inside"),
         (made(1.2 * 0.95, spread=0.02), "inconclusive", "crosses"),
         (made(1.2 * 1.05, spread=0.02), "inconclusive", "crosses"),
-        (made(spread=0.1), "inconclusive", "crosses"),
-        (made(recipe_memory=20 * 2**30), "fail", "more memory: 1.000 of BF16's, golden 0.900"),
         (made(recipe_memory=16 * 2**30), "improved", "faster or smaller"),
-        (made(1.2 * 0.9, recipe_memory=16 * 2**30), "fail", "slower"),
         (made(1.2 * 0.95, spread=0.02, recipe_memory=16 * 2**30), "inconclusive", "crosses"),
-        (made(mode="eager"), "stale", "the golden's step had mode compiled, this one's eager"),
-        (made(tokens=8192), "stale", "had tokens"),
-        (made(flops_per_token=1.0), "stale", "had flops_per_token"),
-        (made(pairs=7), "inconclusive", "7 pairs; 8 are needed"),
-        (made(watch=None), "inconclusive", "was not watched"),
-        (made(watch=calm_but(busy_before=40)), "inconclusive", "40% busy before the first block: something else runs"),
-        (made(watch=calm_but(busy_after=40)), "inconclusive", "40% busy after the last block: something else runs"),
         (made(watch=calm_but(busy_before=5)), "pass", "inside"),
         (made(watch=calm_but(busy_after=5)), "pass", "inside"),
         (made(watch=calm_but(busy_after=None)), "pass", "inside"),
-        (made(watch=calm_but(throttled=["hardware thermal"])), "inconclusive", "throttled: hardware thermal"),
         (made(1.2 * 0.9, watch=calm_but(throttled=["power brake"])), "inconclusive", "power brake"),
         (made(1.2 * 1.1, watch=calm_but(busy_before=99)), "inconclusive", "99% busy"),
-        (made(recipe_seconds=[math.nan] * 11), "inconclusive", "crosses"),
     ],
 )  # fmt: skip
 def test_each_status(golden, run, status, words):
@@ -74,11 +62,6 @@ def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
     assert "te-current native on NVIDIA Other" in found.headline
     assert dict(found.lines)["speed"].startswith("1.200x BF16 [") and "98,304 tokens/s" in dict(found.lines)["speed"]
     assert dict(found.lines)["memory"] == "18.0 GiB, BF16 20.0 GiB"
-
-
-def test_a_cell_that_the_golden_lacks_has_none(golden):
-    unknown = made(cell=CELL.model_copy(update={"recipe": "te-block"}))
-    assert speed.judge(unknown, golden, ROW).status == "no-golden"
 
 
 def test_without_a_row_a_cell_is_not_judged():

@@ -1,0 +1,130 @@
+"""Faults of the gate's input on the command line: records, goldens, policies and known failures. Exit status and sentence are asserted."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fp8parity.cli import main
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import AnyRecord, Measurement, Measurements
+from fp8parity.records.storage import name_of, write_json
+from sessions import GOLDEN
+
+from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen
+
+Make = Callable[..., Any]
+Plant = Callable[[Path, Make], list[str]]
+"""Writes files into a folder and returns the arguments of ``fp8parity``."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """The command fp8parity on files that a plant writes. Its status is the exit status."""
+
+    where: str = "fp8parity judge"
+    check: str = "gate"
+
+    def prepare(self, bench: Bench) -> None:
+        for name in ("CI", "GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+            bench.patch.delenv(name, raising=False)
+
+    def __call__(self, plant: Plant, bench: Bench) -> Seen:
+        arguments = plant(bench.folder, bench.make)
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(arguments)
+        return Seen(f"exit {code}", Blame.INPUT, (), (), out.getvalue() + err.getvalue())
+
+
+def number(make: Make, value: float, **changes: object) -> Measurements:
+    """A record of one number of te-current: 28.5 dB are right."""
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
+    row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
+    made = Measurements(cell=cell, check="gemm", values=[row], provenance=make().provenance, session="s")
+    return made.model_copy(update=changes)
+
+
+def judge(folder: Path, records: list[AnyRecord], golden: Path = GOLDEN, *more: str) -> list[str]:
+    for record in records:
+        write_json(folder / "set" / name_of(record), record)
+    return ["judge", str(folder / "set"), "--golden-dir", str(golden), *more]
+
+
+def _valued(folder: Path, make: Make, value: float) -> list[str]:
+    return judge(folder, [number(make, value)])
+
+
+def _text(change: Callable[[str], str]) -> Plant:
+    """A record whose file was changed after it was written."""
+
+    def plant(folder: Path, make: Make) -> list[str]:
+        arguments = judge(folder, [number(make, 28.5)])
+        [path] = (folder / "set").glob("*.json")
+        path.write_text(change(path.read_text()))
+        return arguments
+
+    return plant
+
+
+def _empty(folder: Path, make: Make) -> list[str]:
+    (folder / "set").mkdir()
+    return judge(folder, [])
+
+
+def _contradiction(folder: Path, make: Make) -> list[str]:
+    arguments = judge(folder, [number(make, 28.5)])
+    write_json(folder / "other" / "x.json", number(make, 28.4))
+    return [*arguments[:2], str(folder / "other"), *arguments[2:]]
+
+
+def fault(
+    name: str, plant: Plant, code: int, words: str | tuple[str, ...], where: str = "fp8parity judge", source: str = "made up"
+) -> Fault:
+    return Fault(name, Kind.GATE, source, plant, (Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words),))
+
+
+FAULTS = (
+    fault("number below its limits", partial(_valued, value=24.0), 1, ("24 is below [", "1 of 1 numbers are outside their bounds")),
+    fault("number above its limits", partial(_valued, value=55.6), 1, "55.6 is above ["),
+    fault("number that is NaN", partial(_valued, value=math.nan), 1, "nan is not in ["),
+    fault("number that is infinite", partial(_valued, value=math.inf), 1, "inf is above ["),
+    fault("record without numbers", lambda f, make: judge(f, [number(make, 1.0, values=[])]), 1, "the check measured nothing"),
+    fault(
+        "number that no row speaks of",
+        lambda f, make: judge(f, [number(make, 1.0, check="gem")]),
+        1,
+        "no row of the policy mentions 1 of 1 numbers",
+    ),
+    fault(
+        "number that nobody measured",
+        lambda f, make: judge(f, [number(make, 28.5, values=[Measurement(metric="fprop sqnr", where="nowhere", value=28.5)])], GOLDEN),
+        1,
+        "1 of 1 numbers could not be judged: they have no rule and no measured number",
+    ),
+    fault("no records", _empty, 2, "holds no records"),
+    fault(
+        "record edited by hand",
+        _text(lambda t: t.replace("28.5", "28.6")),
+        2,
+        "its checksum does not match its content; it was edited or damaged",
+    ),
+    fault("record cut short", _text(lambda t: t[: len(t) // 2]), 2, "not valid JSON"),
+    fault(
+        "record without a checksum",
+        _text(lambda t: json.dumps({k: v for k, v in json.loads(t).items() if k != "checksum"})),
+        2,
+        "no checksum; fp8parity did not write this file",
+    ),
+    fault(
+        "record of a later schema", lambda f, make: judge(f, [number(make, 28.5, schema_version=99)]), 2, "schema 99 is newer than schema"
+    ),
+    fault("sets that contradict each other", _contradiction, 2, "contradict each other"),
+)

@@ -1,0 +1,145 @@
+"""Looks of the numerics checks and of the canary."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from fp8parity.checks import canary
+from fp8parity.checks.protocol import RunSpec
+from fp8parity.judging import measured_numbers, numerics, policy
+from fp8parity.judging.measured_numbers import MeasuredNumbers, Source
+from fp8parity.judging.verdict import Verdict
+from fp8parity.recipes import RECIPES
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.training.variants import Variant
+from fp8parity.workload.presets import presets
+from reports import provenance
+from sessions import DAY, GOLDEN, cell
+
+from faults.fault import Bench, Seen, seen_of
+
+SHOWN = "fp8parity.judging.numerics.SHOWN"
+EXTRA = {"core-rowwise": "ao-rowwise", "bf16-like": "ao-rowwise-gw-hp"}
+"""Recipes that only the faults need: rowwise on this project's emulation, and one whose wgrad stays in BF16 there."""
+
+
+def add_recipes(patch: pytest.MonkeyPatch) -> None:
+    for name, of in EXTRA.items():
+        patch.setitem(RECIPES, name, replace(RECIPES[of], vendor_emulation=False, adapter="", native=None))
+
+
+def against(sound: Measurements, found: Measurements) -> Verdict:
+    """The verdict on values, with the values of a sound run as measured numbers and the project's own policy."""
+    rules = policy.load(GOLDEN, DAY)
+    stored, _ = measured_numbers.updated(MeasuredNumbers(), [sound], Source.of([sound], "set"), rules)
+    return numerics.judge(found, rules, stored)
+
+
+@dataclass(frozen=True)
+class Numerics:
+    """A numerics check of an emulated cell, judged against the stored numbers. A plant changes attributes through pytest's monkeypatch."""
+
+    check: str
+    recipe: str
+    model: str = "tiny"
+
+    @property
+    def where(self) -> str:
+        return f"{self.recipe} on {self.model}" if self.check not in ("gemm", "codes", "defaults") else self.recipe
+
+    @property
+    def cell(self) -> Cell:
+        return cell(self.recipe, "native" if self.recipe == "bf16" else "emulated", self.model)
+
+    def prepare(self, bench: Bench) -> None:
+        bench.patch.setattr(SHOWN, 999)
+        add_recipes(bench.patch)
+
+    def __call__(self, plant: Callable[[pytest.MonkeyPatch], object], bench: Bench) -> Seen:
+        plant(bench.patch)
+        return seen_of(self.judged(bench))
+
+    def judged(self, bench: Bench) -> Verdict:
+        """The verdict on this cell as it is now. A recipe that a plant has changed is judged under its own name."""
+        return bench.session.numerics(self.check, self.cell)
+
+
+_SOUND: dict[Numerics, Measurements] = {}
+"""What looks measured before anything was planted."""
+
+
+@dataclass(frozen=True)
+class Measured(Numerics):
+    """The same, judged against numbers that a sound run of this process has measured: no stored number has to be up to date."""
+
+    model: str = "nano"
+
+    def prepare(self, bench: Bench) -> None:
+        super().prepare(bench)
+        if self not in _SOUND:
+            _SOUND[self] = bench.session.measure(self.check, self.cell)
+
+    def judged(self, bench: Bench) -> Verdict:
+        return against(_SOUND[self], bench.session.measure(self.check, self.cell))
+
+
+MICRO = presets()["micro"]
+CANARY = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus=MICRO.corpus)
+
+
+def canary_of(variant: Variant | None = None) -> list[Measurement]:
+    """The canary's numbers of micro, with a planted change."""
+    spec = RunSpec(RECIPES["bf16"], Execution.NATIVE, torch.device("cpu"), MICRO.model, MICRO.schedule, MICRO.corpus)
+    return canary.measure(dataclasses.replace(spec, variant=variant))[0]
+
+
+@cache
+def sound_canary() -> list[Measurement]:
+    return canary_of()
+
+
+def canary_verdict(values: list[Measurement]) -> Verdict:
+    """The verdict on the canary's values, with the sound values as measured numbers."""
+
+    def record(of: list[Measurement]) -> Measurements:
+        return Measurements(cell=CANARY, check="canary", values=of, provenance=provenance(), session="s")
+
+    return against(record(sound_canary()), record(values))
+
+
+@dataclass(frozen=True)
+class Canary:
+    """The canary of micro in BF16. Its place is the first number that is wrong. A plant is a variant, or changes attributes.
+
+    ``alone`` are the only metrics that may be wrong. Without them, any may be.
+    """
+
+    alone: tuple[str, ...] = ()
+    check: str = "canary"
+    where: str = "bf16 on micro"
+
+    def prepare(self, bench: Bench) -> None:
+        sound_canary()
+
+    def __call__(self, plant: Variant | Callable[[pytest.MonkeyPatch], object], bench: Bench) -> Seen:
+        if not isinstance(plant, Variant):
+            plant(bench.patch)
+        found = canary_verdict(canary_of(plant if isinstance(plant, Variant) else None))
+        seen = seen_of(found)
+        others = {name.split(" @ ")[0] for name in seen.places} - set(self.alone)
+        assert not (self.alone and others), others
+        return replace(seen, places=seen.places[:1])
+
+
+def sound(look: Numerics, bench: Bench) -> Verdict:
+    """The verdict of a look without a fault."""
+    look.prepare(bench)
+    if isinstance(look, Measured):
+        return against(_SOUND[look], _SOUND[look])
+    return look.judged(bench)

@@ -1,0 +1,190 @@
+"""Faults of the model, the loss, the optimiser and the data. The canary names the place; recorded runs say what the losses show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fp8parity.records.cell import DEFAULT_CORPUS
+from fp8parity.training import variants
+from fp8parity.training.variants import Parts, Variant
+from fp8parity.workload import corpus, models
+from fp8parity.workload.models import Attention, RMSNorm, SwiGLU
+from torch import Tensor, nn
+
+from faults.fault import Blame, Fault, Finding, Kind, Look
+from faults.looks import Canary
+from faults.runs import RecordedBF16, RecordedRecipe
+
+FIRST = {
+    "outputs shifted": "output direction @ layers.0.attention.q_proj",
+    "one output shifted": "output direction @ layers.1.mlp.up_proj",
+    "attention scaled": "output scale @ layers.0.attention.q_proj",
+    "attention without self": "output scale @ layers.0.attention.o_proj",
+    "attention without positions": "output direction @ layers.0.attention.o_proj",
+    "small gradients flushed": "gradient scale @ lm_head.weight",
+    "embedding gradient flipped": "gradient direction @ embedding.weight",
+    "layer not updated": "gradient scale @ layers.1.mlp.up_proj.weight",
+    "weights stale": "update direction @ embedding.weight",
+    "learning rate high": "update scale @ embedding.weight",
+    "loss in BF16": "bf16 loss error @ initial weights",
+}
+"""The first number of the canary that each standard fault moves."""
+
+
+def _standard(fault: Variant) -> Fault:
+    return Fault(
+        fault.name,
+        Kind.MODEL,
+        f"made up: {fault.what}",
+        fault,
+        (
+            Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
+            Finding(RecordedBF16(), "first out", Blame.FRAMEWORK_MOVED, "drift"),
+            Finding(RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_MOVED),
+        ),
+    )
+
+
+def seen_by(look: Look, place: str) -> tuple[Finding, ...]:
+    return (Finding(look, place, Blame.FRAMEWORK),)
+
+
+def optimiser(**changes: object) -> Variant:
+    """Other settings of the optimiser. Weight decay changes only where there is some."""
+
+    def plant(parts: Parts) -> Parts:
+        for group in parts.optimizer.adamw.param_groups:
+            group.update({k: v for k, v in changes.items() if k != "weight_decay" or group["weight_decay"]})
+        return parts
+
+    return Variant("", "", plant)
+
+
+def schedule(**changes: Any) -> Variant:
+    return Variant("", "", lambda parts: dataclasses.replace(parts, schedule=dataclasses.replace(parts.schedule, **changes)))
+
+
+def loss(of: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Variant:
+    return Variant("", "", lambda parts: dataclasses.replace(parts, loss=of))
+
+
+def _hyper(name: str, place: str, plant: Variant) -> Fault:
+    return Fault(f"{name} of the optimiser", Kind.FRAMEWORK, "made up", plant, seen_by(Canary(("update scale", "update direction")), place))
+
+
+def norms_in_bf16(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RMSNorm, "forward", lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight)
+
+
+def larger_weights(patch: pytest.MonkeyPatch) -> None:
+    build = models.build
+    patch.setattr(models, "build", lambda c, seed, **kw: build(dataclasses.replace(c, init_std=c.init_std * 1.01), seed, **kw))
+
+
+def other_tokens(patch: pytest.MonkeyPatch) -> None:
+    stream = corpus.load(DEFAULT_CORPUS)
+    patch.setattr(corpus, "load", lambda name: dataclasses.replace(stream, train=stream.train.roll(1)))
+
+
+def other_validation(patch: pytest.MonkeyPatch) -> None:
+    stream = corpus.load(DEFAULT_CORPUS)
+    patch.setattr(corpus, "load", lambda name: dataclasses.replace(stream, validation=stream.validation.roll(1)))
+
+
+def _activation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SwiGLU, "forward", lambda self, x: self.down_proj(F.gelu(self.gate_proj(x)) * self.up_proj(x)))
+
+
+def _everywhere(parts: Parts) -> Parts:
+    """Attention also to later positions: a token sees its own target."""
+    for module in parts.model.modules():
+        if isinstance(module, Attention):
+            module.attend = lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=q.shape[1] != k.shape[1])
+    return parts
+
+
+def _norm_clipped(parts: Parts) -> Parts:
+    """The gradient of one parameter counts twice for the norm that clips: its buffer is in the list twice."""
+    step, optimizer = parts.optimizer.step, parts.optimizer
+    optimizer.step = lambda clip: step(clip * 0.9)  # type: ignore[method-assign]  # the fault replaces the method of one object
+    return parts
+
+
+def _last_lost(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs)[:, :-1].float().flatten(0, 1), targets[:, :-1].flatten())
+
+
+def _leaked(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(inputs).float().flatten(0, 1), inputs.flatten())
+
+
+def _second_lost(parts: Parts) -> Parts:
+    """The second of two microbatches is not added."""
+    gather, calls = parts.optimizer.gather, iter(range(1000))
+
+    def half(factor: float) -> None:
+        if next(calls) % 2 == 0:
+            gather(factor)
+        else:
+            for p in parts.optimizer.params:
+                p.grad = None
+
+    parts.optimizer.gather = half  # type: ignore[method-assign]  # the fault replaces the method of one object
+    return parts
+
+
+FAULTS = (
+    *map(_standard, variants.FAULTS),
+    _hyper("beta1", "update scale @ layers.0.attention_norm.weight", optimiser(betas=(0.88, 0.95))),
+    _hyper("beta2", "update scale @ layers.0.attention_norm.weight", optimiser(betas=(0.9, 0.93))),
+    _hyper("eps", "update direction @ embedding.weight", optimiser(eps=1.1e-4)),
+    _hyper("weight decay", "update scale @ embedding.weight", optimiser(weight_decay=1.05)),
+    _hyper("clip", "update direction @ embedding.weight", schedule(clip=0.103)),
+    _hyper("warmup", "update direction @ embedding.weight", schedule(warmup=1)),
+    Fault(
+        "clip of other norms",
+        Kind.FRAMEWORK,
+        "MaxText 672",
+        Variant("", "", _norm_clipped),
+        seen_by(Canary(("update scale", "update direction")), "update direction @ embedding.weight"),
+    ),
+    Fault(
+        "norms in BF16",
+        Kind.MODEL,
+        "torchtitan 1056",
+        norms_in_bf16,
+        seen_by(Canary(), "bf16 output sqnr @ layers.0.attention_norm"),
+        note="FP32 computes the same. Only the BF16 model shows that norms are no longer computed in FP32.",
+    ),
+    Fault(
+        "initial weights 1% larger",
+        Kind.MODEL,
+        "made up",
+        larger_weights,
+        seen_by(Canary(), "weight scale @ layers.0.attention.q_proj.weight"),
+    ),
+    Fault("another order of tokens", Kind.FRAMEWORK, "made up", other_tokens, seen_by(Canary(), "batch checksum @ step 0")),
+    Fault("other validation windows", Kind.FRAMEWORK, "made up", other_validation, seen_by(Canary(), "batch checksum @ validation")),
+    Fault("another activation", Kind.MODEL, "made up", _activation, seen_by(Canary(), "output scale @ layers.0.mlp.down_proj")),
+    Fault(
+        "attention without a mask",
+        Kind.MODEL,
+        "made up",
+        Variant("", "", _everywhere),
+        seen_by(Canary(), "output scale @ layers.0.attention.o_proj"),
+    ),
+    Fault("last token without a loss", Kind.MODEL, "made up", loss(_last_lost), seen_by(Canary(), "loss @ initial weights")),
+    Fault("targets not shifted", Kind.MODEL, "made up", loss(_leaked), seen_by(Canary(), "loss @ initial weights")),
+    Fault(
+        "every second microbatch lost",
+        Kind.FRAMEWORK,
+        "made up",
+        Variant("", "", _second_lost),
+        seen_by(Canary(), "gradient scale @ lm_head.weight"),
+    ),
+)

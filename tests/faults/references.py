@@ -1,0 +1,182 @@
+"""Faults of what the gate compares with: goldens, measured numbers, the policy, known failures, and the other side of an upgrade."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fp8parity.judging import loss_goldens
+from fp8parity.records.schema import AnyRecord, Measurement
+from fp8parity.records.storage import write_json
+from sessions import GOLDEN
+from two_sides import TOML, runs, save
+
+from faults.gate import Make, Plant, fault, judge, number
+from faults.runs import calibration
+
+
+def copied(folder: Path) -> Path:
+    """A copy of the golden folder without records."""
+    shutil.copytree(GOLDEN, folder / "golden", ignore=shutil.ignore_patterns("records"))
+    return folder / "golden"
+
+
+def _numbers(change: Callable[[str], str]) -> Plant:
+    """The measured numbers of the golden folder, changed."""
+
+    def plant(folder: Path, make: Make) -> list[str]:
+        path = copied(folder) / "numerics" / "shared.csv"
+        path.write_text(change(path.read_text()))
+        return judge(folder, [number(make, 28.5)], folder / "golden")
+
+    return plant
+
+
+def _policy(change: Callable[[str], str]) -> Plant:
+    def plant(folder: Path, make: Make) -> list[str]:
+        path = copied(folder) / "policy.toml"
+        path.write_text(change(path.read_text()))
+        return judge(folder, [number(make, 28.5)], folder / "golden")
+
+    return plant
+
+
+def _known(value: float, expires: str, status: str = "fail") -> Plant:
+    """A known failure of the number, which has this value."""
+    entry = (
+        f'\n[[known]]\nrecipe = "te-current"\ncheck = "gemm"\nstatus = "{status}"\nlink = "https://example.org/7"\n'
+        f'expires = {expires}\nwhy = "the scale is applied twice"\n'
+    )
+
+    def plant(folder: Path, make: Make) -> list[str]:
+        path = copied(folder) / "known_failures.toml"
+        path.write_text(entry)
+        return judge(folder, [number(make, value)], folder / "golden")
+
+    return plant
+
+
+def micro() -> list[AnyRecord]:
+    return [r for r in calibration("micro") if r.cell.recipe in ("bf16", "te-current") and not r.variant]
+
+
+def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Plant:
+    """The golden of micro, rewritten with a checksum that is right."""
+
+    def plant(folder: Path, make: Make) -> list[str]:
+        path = loss_goldens.path_of(copied(folder), "micro", "topics")
+        write_json(path, change(loss_goldens.read(path)))
+        return judge(folder, micro(), folder / "golden")
+
+    return plant
+
+
+def _golden_file(change: Callable[[Path], object]) -> Plant:
+    def plant(folder: Path, make: Make) -> list[str]:
+        change(loss_goldens.path_of(copied(folder), "micro", "topics"))
+        return judge(folder, micro(), folder / "golden")
+
+    return plant
+
+
+def _last_loss(value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+    return lambda g: g.model_copy(update={"seeds": [s.model_copy(update={"loss": [*s.loss[:-1], value]}) for s in g.seeds]})
+
+
+def _moved_by(factor: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+    def change(s: loss_goldens.GoldenSeed) -> loss_goldens.GoldenSeed:
+        return s.model_copy(update={"loss": [v * factor for v in s.loss], "replicas": []})
+
+    return lambda g: g.model_copy(update={"seeds": [change(s) for s in g.seeds]})
+
+
+def compare(folder: Path, make: Make, *, lost: Callable[[Any], bool] = lambda r: False, **new: Any) -> list[str]:
+    """Two sides of an upgrade. NEW lacks the records that ``lost`` selects."""
+    (folder / "policy.toml").write_text(TOML)
+    later = [r for r in runs(make, "2.13.0", **new) if not lost(r)]
+    old, kept = save(folder / "old", runs(make)), save(folder / "new", later)
+    return ["compare", str(old), str(kept), "--golden-dir", str(folder)]
+
+
+def _metric_lost(folder: Path, make: Make) -> list[str]:
+    """The new version measures one number less."""
+    values = [Measurement(metric=f"fprop {what}", where="gaussian", value=value) for what, value in (("sqnr", 28.5), ("gain", -0.001))]
+    new = make().provenance.model_copy(update={"packages": {"torch": "9"}})
+    old = save(folder / "old", [number(make, 28.5, values=values)])
+    later = save(folder / "new", [number(make, 28.5, values=values[:1], provenance=new)])
+    return ["compare", str(old), str(later), "--golden-dir", str(GOLDEN)]
+
+
+GOLDENS = (
+    fault("golden of another schedule", _golden(lambda g: g.model_copy(update={"spec_hash": "other"})), 1, ("stale", "spec hash")),
+    fault(
+        "golden of another corpus",
+        _golden(lambda g: g.model_copy(update={"fingerprint": "other"})),
+        1,
+        ("stale", "corpus or its tokeniser changed"),
+    ),
+    fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework moved"),
+    fault("golden with an infinite last loss", _golden(_last_loss(math.inf)), 1, "inconclusive"),
+    fault("golden with a last loss of NaN", _golden(_last_loss(math.nan)), 1, "inconclusive"),
+    fault(
+        "golden edited by hand",
+        _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),
+        2,
+        "its checksum does not match its content",
+    ),
+    fault("golden cut short", _golden_file(lambda p: p.write_text(p.read_text()[:1000])), 2, "not valid JSON"),
+    fault("golden lost", _golden_file(Path.unlink), 1, "no-golden"),
+    fault(
+        "golden under another model's name",
+        _golden_file(lambda p: p.rename(p.with_name("mini-topics.json"))),
+        2,
+        "mini-topics.json: is of micro on topics; rename it",
+    ),
+    fault("measured number that appears twice", _numbers(lambda t: t + t.splitlines()[-1] + "\n"), 2, "appears twice"),
+    fault(
+        "measured number without its source",
+        _numbers(lambda t: t.rstrip("\n").rpartition(",")[0] + ",gone\n"),
+        2,
+        "source 'gone' is not in sources.csv",
+    ),
+    fault(
+        "limits the wrong way round",
+        _policy(lambda t: t + '\n[[rule]]\ncheck = "gemm"\nlow = 29\nhigh = 28\nwhy = "turned round by mistake"\n'),
+        2,
+        "[[rule]] key (row): Value error, low 29.0 is above high 28.0",
+    ),
+    fault(
+        "policy with a word for a number",
+        _policy(lambda t: t.replace("margin = 0.005", 'margin = "wide"', 1)),
+        2,
+        ("policy.toml:", "[[loss]] key margin"),
+    ),
+    fault("policy lost", lambda f, make: judge(f, [number(make, 28.5)], f), 2, "policy.toml: cannot be read"),
+    fault("known failure that has expired", _known(24.0, "2026-01-01"), 1, "expired on 2026-01-01: recipe te-current, gemm"),
+    fault("known failure that passes", _known(28.5, "2999-01-01"), 1, "is green now"),
+    fault("known failure with another status", _known(24.0, "2999-01-01", "inconclusive"), 1, "24 is below ["),
+)
+UPGRADES = (
+    fault("regression of an upgrade", partial(compare, recipe=0.02), 1, "te-current-nano-emulated", "fp8parity compare"),
+    fault("seed lost in an upgrade", partial(compare, seeds=2), 2, "missing: te-current-nano-emulated seed2 (in NEW)", "fp8parity compare"),
+    fault(
+        "cell lost in an upgrade",
+        partial(compare, lost=lambda r: r.cell.recipe == "te-current"),
+        2,
+        "missing: te-current-nano-emulated",
+        "fp8parity compare",
+    ),
+    fault("metric lost in an upgrade", _metric_lost, 2, "gemm: fprop gain @ gaussian", "fp8parity compare"),
+    fault(
+        "control lost in an upgrade",
+        partial(compare, lost=lambda r: r.cell.recipe == "bf16"),
+        2,
+        "missing: bf16-nano-native",
+        "fp8parity compare",
+    ),
+)
+FAULTS = (*GOLDENS, *UPGRADES)

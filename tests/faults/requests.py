@@ -1,0 +1,105 @@
+"""Faults of what a user asks for, and of the project around the suites: pytest in a process of its own must end red and say why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import projects
+from projects import EXAMPLE, record_golden, start
+
+from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen, Words
+
+
+def as_it_is(project: Path) -> None:
+    """Change nothing: what is asked for is the fault."""
+
+
+@dataclass(frozen=True)
+class Suites:
+    """``pytest suites/convergence`` in a project that a plant changes. ``variables`` go to the environment. ``absent`` are file patterns of
+    which no file may lie in the golden folder afterwards."""
+
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
+    absent: str = ""
+    check: str = "gate"
+
+    @property
+    def where(self) -> str:
+        return " ".join(["pytest suites/convergence", *self.arguments])
+
+    def prepare(self, bench: Bench) -> None:
+        projects.make(bench.folder)
+
+    def __call__(self, plant: Callable[[Path], object], bench: Bench) -> Seen:
+        plant(bench.folder)
+        done = start(bench.folder, *self.arguments, **self.variables)
+        assert not self.absent or not list((bench.folder / "golden").rglob(self.absent))
+        return Seen(f"exit {done.returncode}", Blame.INPUT, (), (), done.stdout + done.stderr, done.seconds)
+
+
+def _edited(name: str, old: str, new: str) -> Callable[[Path], object]:
+    def plant(project: Path) -> None:
+        path = project / name
+        path.write_text(path.read_text().replace(old, new))
+
+    return plant
+
+
+def _fault(
+    name: str,
+    arguments: tuple[str, ...],
+    code: int,
+    words: Words,
+    plant: Callable[[Path], object] = as_it_is,
+    *,
+    absent: str = "",
+    **variables: str,
+) -> Fault:
+    look = Suites(arguments, variables, absent)
+    return Fault(name, Kind.GATE, "made up", plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
+
+
+BF16 = ("--recipe", "bf16")
+FAULTS = (
+    _fault("recipe that nobody knows", ("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"),
+    _fault("model that nobody knows", ("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
+    _fault("one seed", ("--seeds", "1"), 4, "at least two different seeds"),
+    _fault("seeds that are no numbers", ("--seeds", "a"), 4, "takes a count (5) or a list"),
+    _fault("corpus that nobody knows", ("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
+    _fault("nothing ran", ("-m", "b200"), 1, "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is"),
+    _fault(
+        "required cells that did not run",
+        ("--recipe", "te-current", "--parity-resume", "--require", "te-current-*-native", "--require", "x-*"),
+        1,
+        ("required cell te-current-nano-native was skipped: needs", "--require x-* matches no cell", "1 passed"),
+        record_golden,
+    ),
+    _fault("no golden", BF16, 1, ("no-golden", "--golden-update")),
+    _fault("golden recorded in CI", ("--golden-update",), 1, "CI never records goldens", absent="*.json", CI="true"),
+    _fault("golden of two seeds", ("--golden-update", "--seeds", "2"), 1, "2 seeds; golden/policy.toml asks for 3", absent="*.json"),
+    _fault(
+        "golden of uncommitted code",
+        ("--golden-update", "--seeds", "3"),
+        1,
+        "uncommitted changes",
+        lambda project: (project / "dirty.txt").write_text("x"),
+        absent="*.json",
+    ),
+    _fault(
+        "policy with a word for a margin",
+        BF16,
+        1,
+        "policy.toml:1: [[loss]] key margin",
+        _edited("golden/policy.toml", "margin = 0.1", 'margin = "wide"'),
+    ),
+    _fault(
+        "dimensions that a recipe cannot take",
+        ("--recipe", "te-current"),
+        1,
+        "gate_proj.out_features = 72 is not divisible by 16",
+        lambda project: (project / "conftest.py").write_text(EXAMPLE.replace("hidden=128", "hidden=72")),
+    ),
+)

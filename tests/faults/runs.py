@@ -1,0 +1,159 @@
+"""Looks at losses: recorded runs that a fault has changed, one step that is trained now, and made-up runs beside their golden."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from fp8parity import recipes
+from fp8parity.judging import goldens, policy
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.first_step import FirstStep, first_step
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.verdict import LOSS, Verdict
+from fp8parity.records.cell import Execution
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import load_records
+from fp8parity.training import loop
+from fp8parity.training.variants import Variant
+from fp8parity.workload import corpus
+from fp8parity.workload.presets import presets
+from sessions import DAY, GOLDEN
+
+from faults.fault import Bench, Blame, Seen, seen_of
+
+Runs = list[Trajectory]
+
+
+@cache
+def calibration(model: str) -> Runs:
+    """The runs that ``fp8parity calibrate`` recorded: BF16, its replicas, its planted faults, and recipes."""
+    return [r for r in load_records(GOLDEN / "records" / "calibration" / f"{model}.zip") if isinstance(r, Trajectory)]
+
+
+@cache
+def references() -> tuple[Goldens, Policy]:
+    return goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22))
+
+
+def as_bf16(variant: str) -> Verdict:
+    """The verdict on three seeds of a variant of micro, as if a framework gave them for BF16."""
+    runs = [r.model_copy(update={"variant": ""}) for r in calibration("micro") if r.variant == variant]
+    assert len(runs) == 3
+    [found] = evaluate(runs, *references())
+    [verdict] = found.verdicts
+    return verdict
+
+
+def in_a_recipe(variant: str) -> Verdict:
+    """The verdict on te-current if its runs had, in addition, the gaps that this variant had in BF16."""
+    plain = {r.seed: r for r in calibration("micro") if r.cell.is_control and not r.variant}
+    recipe = {r.seed: r for r in calibration("micro") if r.cell.recipe == "te-current"}
+    runs = [_combined(recipe[r.seed], r, plain[r.seed]) for r in calibration("micro") if r.variant == variant]
+    return judged([*runs, *plain.values()], "te-current")
+
+
+def _combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajectory:
+    def times(a: list[float], b: list[float], c: list[float]) -> list[float]:
+        return [x * y / z for x, y, z in zip(a, b, c, strict=True)]
+
+    first = {k: v * (fault.first_gradients[k] / plain.first_gradients[k]) for k, v in run.first_gradients.items()}
+    last = run.validation[-1][1] * fault.validation[-1][1] / plain.validation[-1][1]
+    changes = {
+        "loss": times(run.loss, fault.loss, plain.loss),
+        "grad_norm": times(run.grad_norm, fault.grad_norm, plain.grad_norm),
+        "first_gradients": first,
+        "validation": [(run.steps - 1, last)],
+    }
+    return run.model_copy(update=changes)
+
+
+def judged(runs: Runs, recipe: str) -> Verdict:
+    """The verdict on the losses of a recipe among runs of one machine."""
+    found = [v for e in evaluate(runs, *references()) for v in e.verdicts]
+    return next(v for v in found if v.cell.recipe == recipe and v.check == LOSS)
+
+
+class Ready:
+    """A look that compares with nothing that must be made first."""
+
+    check = LOSS
+
+    def prepare(self, bench: Bench) -> None:
+        references()
+
+
+@dataclass(frozen=True)
+class RecordedBF16(Ready):
+    """Three recorded seeds of a variant of micro, as if a framework gave them for BF16."""
+
+    where: str = "recorded runs of bf16 on micro"
+
+    def __call__(self, plant: Variant, bench: Bench) -> Seen:
+        return seen_of(as_bf16(plant.name))
+
+
+@dataclass(frozen=True)
+class RecordedRecipe(Ready):
+    """The same gaps in te-current alone."""
+
+    where: str = "recorded runs of te-current on micro"
+
+    def __call__(self, plant: Variant, bench: Bench) -> Seen:
+        return seen_of(in_a_recipe(plant.name))
+
+
+@dataclass(frozen=True)
+class Edited(Ready):
+    """Three recorded seeds of BF16 and te-current on micro. A plant takes all six runs and returns changed ones."""
+
+    recipe: str = "te-current"
+
+    @property
+    def where(self) -> str:
+        return f"recorded runs of {self.recipe} on micro"
+
+    def __call__(self, plant: Callable[[Runs], Runs], bench: Bench) -> Seen:
+        runs = [r for r in calibration("micro") if r.cell.recipe in ("bf16", "te-current") and not r.variant]
+        return seen_of(judged(plant(runs), self.recipe))
+
+
+@cache
+def one_step(recipe: str, seed: int = 0, steps: int = 1) -> Trajectory:
+    """One step of tiny, trained now."""
+    preset = presets()["tiny"]
+    schedule = replace(preset.schedule, steps=steps, validation_rows=4)
+    execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+    return loop.train(preset.model, recipes.get(recipe), execution, schedule, corpus.load("topics"), seed, device=torch.device("cpu"))
+
+
+def first_gradients(made: Trajectory) -> FirstStep | None:
+    """The first step of a recipe beside that of BF16, by the rules alone: no stored number has to be up to date."""
+    return first_step([made], [one_step("bf16")], policy.load(GOLDEN, DAY), MeasuredNumbers())
+
+
+@dataclass(frozen=True)
+class FirstGradients:
+    """The gradient norms of one trained step of tiny, judged beside BF16's by the rules of the policy."""
+
+    recipe: str
+    check: str = LOSS
+
+    @property
+    def where(self) -> str:
+        return f"first step of {self.recipe} on tiny"
+
+    def prepare(self, bench: Bench) -> None:
+        one_step("bf16")
+
+    def __call__(self, plant: Callable[[pytest.MonkeyPatch], object], bench: Bench) -> Seen:
+        plant(bench.patch)
+        found = first_gradients(one_step.__wrapped__(self.recipe))
+        assert found is not None
+        return Seen("fail" if found.red else "pass", Blame.RECIPE, ("first step",), (), found.text)

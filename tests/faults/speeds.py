@@ -1,0 +1,89 @@
+"""Faults of speed and memory: made-up times of a step beside their golden."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging.verdict import THROUGHPUT
+from fp8parity.records.cell import Mode
+from fp8parity.records.schema import Throughput
+from timings import CELL, ROW, calm_but, made
+
+from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen, seen_of
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Eleven pairs of made-up times of te-current on base, whose golden is 1.2 times BF16 with 0.9 of its memory."""
+
+    check: str = THROUGHPUT
+    where: str = "made-up times of te-current on base"
+
+    def prepare(self, bench: Bench) -> None:
+        pass
+
+    def __call__(self, plant: Callable[[], Throughput], bench: Bench) -> Seen:
+        return seen_of(speed.judge(plant(), speed_goldens.updated(None, [made()]), ROW))
+
+
+def _fault(name: str, source: str, plant: Callable[[], Throughput], words: str, status: str = "fail", kind: Kind = Kind.FRAMEWORK) -> Fault:
+    blame = Blame.RECIPE if status == "fail" else Blame.INPUT
+    place = "speed" if "memory" not in name else "memory"
+    return Fault(name, kind, source, plant, (Finding(Timed(), place, blame, status, words=words),))
+
+
+FAULTS = (
+    _fault("a cast too many", "Megatron-LM 629, TE 761", lambda: made(1.2 * 0.9), "slower: 1.080x BF16, golden 1.200x"),
+    _fault("small layers slower than BF16", "torchao 2410, torchtitan 1207", lambda: made(0.97), "slower: 0.970x BF16"),
+    _fault("a slower kernel with less memory", "TE documentation", lambda: made(1.2 * 0.9, recipe_memory=16 * 2**30), "slower"),
+    _fault("more memory", "made up", lambda: made(recipe_memory=20 * 2**30), "more memory: 1.000 of BF16's, golden 0.900"),
+    _fault("a host that sleeps in some steps", "TE 761", lambda: made(spread=0.1), "crosses", "inconclusive"),
+    _fault("times that are no numbers", "made up", lambda: made(recipe_seconds=[math.nan] * 11), "crosses", "inconclusive", Kind.GATE),
+    _fault(
+        "another mode than the golden's",
+        "made up",
+        lambda: made(mode=Mode.EAGER),
+        "the golden's step had mode compiled, this one's eager",
+        "stale",
+        Kind.GATE,
+    ),
+    _fault("another batch than the golden's", "made up", lambda: made(tokens=8192), "had tokens", "stale", Kind.GATE),
+    _fault("other work counted as FLOPs", "made up", lambda: made(flops_per_token=1.0), "had flops_per_token", "stale", Kind.GATE),
+    _fault("too few pairs of times", "made up", lambda: made(pairs=7), "7 pairs; 8 are needed", "inconclusive", Kind.GATE),
+    _fault("a GPU that nobody watched", "made up", lambda: made(watch=None), "was not watched", "inconclusive", Kind.GATE),
+    _fault(
+        "a GPU that other work shares",
+        "made up",
+        lambda: made(watch=calm_but(busy_before=40)),
+        "40% busy before the first block: something else runs",
+        "inconclusive",
+        Kind.GATE,
+    ),
+    _fault(
+        "a GPU that is shared at the end",
+        "made up",
+        lambda: made(watch=calm_but(busy_after=40)),
+        "40% busy after the last block: something else runs",
+        "inconclusive",
+        Kind.GATE,
+    ),
+    _fault(
+        "a GPU that throttles",
+        "made up",
+        lambda: made(watch=calm_but(throttled=["hardware thermal"])),
+        "throttled: hardware thermal",
+        "inconclusive",
+        Kind.GATE,
+    ),
+    _fault(
+        "a recipe without a throughput golden",
+        "made up",
+        lambda: made(cell=CELL.model_copy(update={"recipe": "te-block"})),
+        "no throughput golden for te-block native",
+        "no-golden",
+        Kind.GATE,
+    ),
+)

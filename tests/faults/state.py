@@ -1,0 +1,164 @@
+"""Faults of what a linear layer keeps: scales, amax histories, cached weights, and what recompute and checkpoints need of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from fp8parity.numerics import emulation
+from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
+from fp8parity.recipes.conversion import plain_checkpoint
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from faults import plants
+from faults.fault import Blame, Fault, Finding, Kind
+from faults.looks import Measured, Numerics
+from faults.plants import method
+
+Real = Callable[..., Any]
+
+
+def never_refresh(real: Real) -> Real:
+    def weights(self: EmulatedLinear, w: Tensor) -> Any:
+        if self.cached_weight[0] is None:
+            fprop, dgrad = real(self, w)
+            self.cached_weight = [fprop, dgrad]
+        return self.cached_weight[0], self.cached_weight[1]
+
+    return weights
+
+
+def rescaled_cache(real: Real) -> Real:
+    """Later microbatches take the cached codes with the scale of the next use."""
+
+    def weights(self: EmulatedLinear, w: Tensor) -> Any:
+        cached = emulation._phase.first_microbatch is False and self.cached_weight[0] is not None
+        fprop, dgrad = real(self, w)
+        return ((fprop[0], fprop[1] * 1.7), dgrad) if cached else (fprop, dgrad)
+
+    return weights
+
+
+def only_forward(real: Real) -> Real:
+    """The amax of gradients is not recorded."""
+    return lambda self, amax: None if self.format.name == "e5m2" else real(self, amax)
+
+
+class _Current:
+    """Stands for a queue of kept scales, and hands out the present one."""
+
+    def __init__(self, state: DelayedScale) -> None:
+        self.state = state
+
+    def append(self, scale: Tensor) -> None:
+        pass
+
+    def popleft(self) -> Tensor:
+        return self.state.scale
+
+
+class _ByReference(dict[DelayedScale, Any]):
+    def setdefault(self, state: DelayedScale, default: Any = None) -> Any:
+        return super().setdefault(state, _Current(state))
+
+
+def kept_by_reference(patch: pytest.MonkeyPatch) -> None:
+    """What recompute should restore is the buffer itself, which has changed since."""
+
+    def contexts() -> Any:
+        stash = _ByReference()
+        return emulation._phase_with(stash=stash), emulation._phase_with(stash=stash, recompute=True)
+
+    patch.setattr("fp8parity.recipes.adapters.emulated._checkpoint", _with(contexts))
+
+
+def _with(contexts: Callable[[], Any]) -> Callable[..., Any]:
+    return partial(checkpoint, use_reentrant=False, context_fn=contexts)
+
+
+def recomputed_in_bf16(patch: pytest.MonkeyPatch) -> None:
+    """Recompute leaves the recipe's region: its forward pass has no quantised operand."""
+    outside: list[bool] = []
+
+    @contextmanager
+    def recompute() -> Iterator[None]:
+        outside.append(True)
+        yield
+        outside.pop()
+
+    def operand(self: EmulatedLinear, name: str, x: Tensor) -> Any:
+        return (x, torch.ones(())) if outside and name.startswith("fprop") else real(self, name, x)
+
+    real = EmulatedLinear.operand
+    patch.setattr("fp8parity.recipes.adapters.emulated._checkpoint", _with(lambda: (nullcontext(), recompute())))
+    patch.setattr(EmulatedLinear, "operand", operand)
+
+
+def not_loaded(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is loaded, and the scales and amaxes stay those of the new model."""
+    patch.setattr(DelayedScale, "_load_from_state_dict", lambda self, *a, **k: None)
+
+
+def state(recipe: str, place: str) -> tuple[Finding, ...]:
+    return (Finding(Measured("state", recipe), f"{place} @ tiny steps", Blame.RECIPE),)
+
+
+FAULTS = (
+    Fault(
+        "amax never recorded",
+        Kind.STATE,
+        "torchtitan 698",
+        method(DelayedScale, "update", lambda f: lambda self, amax: None),
+        (*state("te-delayed", "accumulated sqnr"), Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE)),
+    ),
+    Fault(
+        "amax of gradients never recorded",
+        Kind.STATE,
+        "TE 1190, 1254",
+        method(DelayedScale, "update", only_forward),
+        (Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE, hidden=("fprop",)),),
+    ),
+    Fault(
+        "weight cache never refreshed",
+        Kind.STATE,
+        "TE 3051",
+        method(EmulatedLinear, "weight_operands", never_refresh),
+        state("te-current", "cached weight sqnr"),
+    ),
+    Fault(
+        "scale of a cached weight updated",
+        Kind.STATE,
+        "TE 1047",
+        method(EmulatedLinear, "weight_operands", rescaled_cache),
+        state("te-current", "cached weight sqnr"),
+    ),
+    Fault(
+        "recompute outside of the recipe's contexts",
+        Kind.STATE,
+        "TE 1190, 1254, 1723",
+        lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", plain_checkpoint),
+        state("te-delayed", "recompute difference"),
+    ),
+    Fault("recompute in BF16", Kind.STATE, "TE 1568, 3284", recomputed_in_bf16, state("te-current", "recompute difference")),
+    Fault("recompute keeps scales by reference", Kind.STATE, "TE 1723", kept_by_reference, state("te-delayed", "recompute difference")),
+    Fault(
+        "history lost in the checkpoint",
+        Kind.STATE,
+        "TE 567, 982",
+        method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False)),
+        state("te-delayed", "reload difference"),
+    ),
+    Fault("old amax after a load", Kind.STATE, "TE 567, 982", not_loaded, state("te-delayed", "reload difference")),
+    Fault(
+        "transposed store wrong in some calls",
+        Kind.STATE,
+        "torchao 4652, triton 11111",
+        plants.racing(0.25),
+        state("te-block", "repeat difference"),
+    ),
+)

@@ -1,0 +1,68 @@
+"""Made-up runs of BF16 and of recipes with the same weights and batches, and their golden. For tests of what happens along runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from fp8parity.judging import loss, spreads
+from fp8parity.judging.loss_goldens import Golden, from_runs
+from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records.schema import Trajectory
+
+Make = Callable[..., Trajectory]
+STEPS, TAIL, SEEDS = 160, 40, range(3)
+ROW = LossRow(
+    margin=0.001, seeds=(3,), sd=1e-4, sd_df=20, drift=2e-4, band_least=5e-4, norm_least=0.02, learnt=0.5,
+    why="made-up runs with a noise of 0.01%",
+)  # fmt: skip
+
+
+def runner(trajectory: Make) -> Make:
+    """Makes a run of 160 steps whose losses are those of its seed plus noise of 0.01% per window, with a ``change`` (steps -> factor)."""
+
+    def make(recipe: str = "bf16", seed: int = 0, noise: int = 0, change: np.ndarray | float = 0.0, **more: object) -> Trajectory:
+        base = trajectory(recipe, seed)
+        clean = np.linspace(5.0 + 0.01 * seed, 3.5, STEPS)
+        jitter = np.repeat(np.random.default_rng([noise, seed]).normal(0, 1e-4, STEPS // 8), 8) if noise else 0.0
+        values = clean * (1 + jitter) * (1 + change)
+        last = float(values[-1])
+        given = {
+            "loss": values.tolist(),
+            "grad_norm": (np.full(STEPS, 2.0) * (1 + 10 * jitter)).tolist(),
+            "validation": [(STEPS - 1, last)],
+        }
+        given |= {"schedule": base.schedule | {"steps": STEPS, "tail": TAIL}, "unigram": 5.0, "bigram": 4.0}
+        return base.model_copy(update=given | more)
+
+    return make
+
+
+def golden_of(run: Make) -> Golden:
+    """BF16 of three seeds with two replicas each, and the spread of four sound recipes."""
+    control = [run(seed=s) for s in SEEDS]
+    replicas = [run(seed=s, noise=k, change=0.0, variant=f"replica{k}") for s in SEEDS for k in (1, 2)]
+    quiet = [
+        r.model_copy(update={"loss": (np.asarray(r.loss) * 0.1 + np.asarray(c.loss) * 0.9).tolist()})
+        for r in replicas
+        for c in control
+        if c.seed == r.seed
+    ]
+    made = from_runs([*control, *quiet], [])
+    return spreads.with_spread(made, [(run("te-current", s, noise=3), run(seed=s)) for s in range(100, 124)], window=8)
+
+
+def judged(
+    golden: Golden, runs: Sequence[Trajectory], controls: Sequence[Trajectory], tmp_path: Path = Path("policy.toml"), row: LossRow = ROW
+) -> Verdict:
+    return loss.judge(runs, controls, golden, Policy(path=tmp_path, loss=(row,)), MeasuredNumbers())
+
+
+def at(start: int, stop: int, value: float) -> np.ndarray:
+    """A change of some steps only."""
+    found = np.zeros(STEPS)
+    found[start:stop] = value
+    return found

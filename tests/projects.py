@@ -1,0 +1,40 @@
+"""A user's project in a folder, for tests that run pytest in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+from narrowed import some
+from processes import Done, run
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = some(re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)).group(1)
+
+
+def make(folder: Path) -> Path:
+    """The example's conftest.py, our suites, a loose policy, a git commit."""
+    (folder / "conftest.py").write_text(EXAMPLE)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    (folder / "suites").symlink_to(ROOT / "suites")
+    (folder / "golden").mkdir()
+    (folder / "golden" / "policy.toml").write_text(
+        '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nwhy = "twelve steps of one layer"\n'
+        '[[golden]]\nleast_seeds = 3\nwhy = "twelve steps of one layer"\n'
+    )
+    (folder / ".gitignore").write_text(".parity/\n__pycache__/\n.pytest_cache/\n")
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+    return folder
+
+
+def start(project: Path, *args: str, **extra: str) -> Done:
+    """Run suites/convergence on the example's model, or what the arguments say."""
+    return run("pytest", "suites/convergence", "--model", "nano", *args, cwd=project, **extra)
+
+
+def record_golden(project: Path) -> None:
+    done = start(project, "--golden-update")
+    assert done.returncode == 0, done.stdout
+    assert "golden: nano on topics: new, 3 seeds" in done.stdout
