@@ -1,6 +1,6 @@
 """Planted faults: each must turn the right check red, at the right place, with the blame on the right side. ``faults`` has them as data.
 
-With FP8PARITY_FAULTS=FILE, each result is added to FILE as a line of JSON. ``benchmarks/faults.py`` makes docs/faults.md from it.
+With FP8PARITY_FAULTS=FILE, each result is added to FILE as a line of JSON. ``benchmarks/fault_table.py`` makes docs/faults.md from it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def test_the_catalogue_is_whole():
 
 
 def test_the_page_lists_every_fault():
-    """Written by benchmarks/faults.py. Run it after a change of the catalogue."""
+    """Written by benchmarks/fault_table.py. Run it after a change of the catalogue."""
     page = (ROOT / "docs" / "faults.md").read_text()
     assert [f.name for f in CATALOGUE if f"| {f.name} |" not in page] == []
     assert f"{len(CATALOGUE)} faults" in page

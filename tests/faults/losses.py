@@ -80,6 +80,11 @@ def _fault(
     return Fault(name, kind, source, plant, (Finding(Edited(recipe), place, blame, status, words=words),))
 
 
+def _with(values: list[float], step: int, value: float) -> list[float]:
+    """``values`` with another value at a step."""
+    return [*values[:step], value, *values[step + 1 :]]
+
+
 TOO_GOOD = "such a gain is a fault"
 RUNS = (
     _fault(
@@ -97,12 +102,29 @@ RUNS = (
         blame=Blame.FRAMEWORK,
     ),
     _fault(
-        "losses are NaN",
+        "losses are NaN, and the record does not say so",
         Kind.GATE,
         edit(lambda r: {"loss": [math.nan] * r.steps}),
-        "the interval of the gap still crosses the margin",
-        "inconclusive",
-        Blame.NOBODY,
+        "seed 0 has a non-finite loss or gradient norm at step 0",
+    ),
+    _fault(
+        "one loss is NaN, and the record does not say so",
+        Kind.GATE,
+        edit(lambda r: {"loss": _with(r.loss, 40, math.nan)}, seeds=(1,)),
+        "seed 1 has a non-finite loss or gradient norm at step 40",
+    ),
+    _fault(
+        "one gradient norm is NaN",
+        Kind.GATE,
+        edit(lambda r: {"grad_norm": _with(r.grad_norm, 40, math.nan)}, seeds=(2,)),
+        "seed 2 has a non-finite loss or gradient norm at step 40",
+    ),
+    _fault(
+        "one loss of BF16 is infinite",
+        Kind.GATE,
+        edit(lambda r: {"loss": _with(r.loss, 40, math.inf)}, recipe=False, control=True),
+        "BF16, seed 0 has a non-finite loss or gradient norm at step 40",
+        blame=Blame.FRAMEWORK,
     ),
     _fault(
         "last validation is NaN",

@@ -120,8 +120,18 @@ GOLDENS = (
         ("stale", "corpus or its tokeniser changed"),
     ),
     fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework moved"),
-    fault("golden with an infinite last loss", _golden(_last_loss(math.inf)), 1, "inconclusive"),
-    fault("golden with a last loss of NaN", _golden(_last_loss(math.nan)), 1, "inconclusive"),
+    fault(
+        "golden with an infinite last loss",
+        _golden(_last_loss(math.inf)),
+        1,
+        "the golden's seed 0 has a non-finite loss or gradient norm at step 299",
+    ),
+    fault(
+        "golden with a last loss of NaN",
+        _golden(_last_loss(math.nan)),
+        1,
+        "the golden's seed 0 has a non-finite loss or gradient norm at step 299",
+    ),
     fault(
         "golden edited by hand",
         _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),

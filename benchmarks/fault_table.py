@@ -1,4 +1,4 @@
-"""The table of all planted faults: python benchmarks/faults.py --write docs/faults.md
+"""The table of all planted faults: python benchmarks/fault_table.py --write docs/faults.md
 
 It runs tests/test_faults.py, so that every line was found by its check just now, and needs about three minutes on one CPU core.
 """
@@ -26,7 +26,7 @@ from faults.fault import Fault, Finding, Kind  # noqa: E402
 Seconds = Mapping[tuple[str, str, str], float]
 HEAD = """# Planted faults
 
-`python benchmarks/faults.py --write docs/faults.md` writes this page. `tests/faults` holds the faults as data, and
+`python benchmarks/fault_table.py --write docs/faults.md` writes this page. `tests/faults` holds the faults as data, and
 `tests/test_faults.py` plants each of them. The check must fire, name the place, and put the blame on the right side. A number after
 the name of a project is an issue or a pull request there.
 
