@@ -1,4 +1,4 @@
-"""The README's table of a record set: python benchmarks/readme_table.py golden/records/h200.zip"""
+"""The README's table of a record set, of losses or of speeds: python benchmarks/readme_table.py golden/records/h200.zip"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.records import sets
 from fp8parity.report import view
 from fp8parity.report.evidence import Evidence
-from fp8parity.report.view import Report, RowView, SpeedView
+from fp8parity.report.view import Report, RowView
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -23,30 +23,33 @@ def report(records: Path, today: datetime.date) -> Report:
     return view.build(found.verdicts, None, [], found.machine.environment.device, evidence)
 
 
-def table(r: Report) -> list[str]:
-    """Gaps in per cent with half their interval; SNR of the gradients at the initial state, speed and memory of the largest model."""
-    largest = r.matrix.columns[-1]
-    speeds = {s.label: s for s in r.speeds if s.model == largest}
-    heads = ["recipe", *(f"gap at {c}, %" for c in r.matrix.columns), "SNR, dB", "speed", "memory"]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, cells in r.matrix.rows:
-        fields = [name, *(_gap(c) for c in cells), cells[-1].snr if cells[-1] else "-", *_speed(speeds.get(name))]
-        lines.append(f"| {' | '.join(fields)} |")
-    return lines
+def gaps(r: Report) -> list[str]:
+    """Gaps in per cent with half their interval, by recipe and model."""
+    columns = [i for i in range(len(r.matrix.columns)) if any(_gap(cells[i]) != "-" for _, cells in r.matrix.rows)]
+    heads = ["recipe", *(f"gap at {r.matrix.columns[i]}, %" for i in columns)]
+    rows = [[name, *(_gap(cells[i]) for i in columns)] for name, cells in r.matrix.rows]
+    return _markdown(heads, [row for row in rows if set(row[1:]) != {"-"}])
+
+
+def speeds(r: Report) -> list[str]:
+    """Speed and peak memory of a step relative to BF16's, by recipe and model."""
+    models, labels = (list(dict.fromkeys(getattr(s, key) for s in r.speeds)) for key in ("model", "label"))
+    found = {(s.label, s.model): f"{s.ratio:.2f}x, {s.memory / s.bf16_memory:.2f}x" for s in r.speeds}
+    return _markdown(["recipe", *models], [[label, *(found.get((label, m), "-") for m in models)] for label in labels])
+
+
+def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
+    return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _gap(cell: RowView | None) -> str:
     if cell is None or cell.mean is None or cell.high is None:
         return "-"
-    text = f"{100 * cell.mean:+.2f} ± {100 * (cell.high - cell.mean):.2f}"
+    text = f"{100 * cell.mean:+.3f} ± {100 * (cell.high - cell.mean):.3f}"
     return text if cell.parity == "pass" else f"{text} ({cell.parity})"
-
-
-def _speed(s: SpeedView | None) -> tuple[str, str]:
-    return (f"{s.ratio:.2f}x", f"{s.memory / s.bf16_memory:.2f}x") if s else ("-", "-")
 
 
 if __name__ == "__main__":
     made = report(Path(sys.argv[1]), datetime.date.today())
     print(made.sentence)
-    print("\n".join(table(made)))
+    print("\n".join(speeds(made) if made.speeds else gaps(made)))
