@@ -186,7 +186,7 @@ def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatc
     """All of them, also where the reader of the output has gone: `golden store SET | head -1`."""
     monkeypatch.delenv("CI", raising=False)
     (tmp_path / "policy.toml").write_text((Path(GOLDEN) / "policy.toml").read_text())
-    command = [sys.executable, "-m", "fp8parity", "golden", "store", f"{GOLDEN}/records/h200.zip", "--golden-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "fp8parity", "golden", "store", f"{GOLDEN}/records/h200-throughput.zip", "--golden-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         some(process.stdout).close()
     stored = {p.name: len(json.loads(p.read_text())["cells"]) for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")}
