@@ -48,7 +48,7 @@ def gaps(trajectory, tmp_path) -> Path:
 
 def test_power_from_records(gaps, capsys):
     assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--records", str(gaps)]) == 0
-    assert "spread of a seed's gap 0.100%" in capsys.readouterr().out
+    assert "spread of a seed's gap 0.1000%" in capsys.readouterr().out
 
 
 def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):
