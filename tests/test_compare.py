@@ -52,7 +52,7 @@ def test_the_gap_is_paired_by_seed(runs):
 
 def test_the_sentence_says_what_moved_and_by_how_much(runs):
     sentence = compared(runs(), runs("2.13.0", recipe=0.02)).sentence
-    assert sentence.startswith("Recipe moved: te-current-nano-emulated loss +2.00% [+2.00%, +2.00%], worse")
+    assert sentence.startswith("Recipe moved: te-current-nano-emulated loss +2.000% [+2.000%, +2.000%], worse")
 
 
 def test_the_sentence_says_that_nothing_moved(runs):

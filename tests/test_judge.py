@@ -46,7 +46,7 @@ def test_status_of_gaps(trajectory, golden, gaps, controls, status):
 def test_message_says_what_moved(trajectory, golden):
     text = verdict(trajectory, golden, (0.0095, 0.0100, 0.0105)).message()
     assert text.startswith("te-current-nano-emulated: loss parity fail")
-    assert "+1.00% [" in text
+    assert "+1.000% [" in text
     assert "margin 0.50% (a made-up row)" in text
     assert "the recipe moved, not the framework" in text
     assert "8 seeds, torch 0, d" in text

@@ -61,9 +61,9 @@ def fallen_back(model) -> None:
 
 
 def rounded_elsewhere(model) -> None:
-    """Compilation that rounds once more between the blocks."""
+    """Compilation that rounds once more between the blocks, to eight bits."""
     for block in model.layers:
-        block.register_forward_hook(lambda _, __, y: (y * 1.01).bfloat16() / 1.01)
+        block.register_forward_hook(lambda _, __, y: (y * 1.3).to(torch.float8_e4m3fn).to(y.dtype) / 1.3)
 
 
 def scales_compiled_in(model) -> None:
@@ -98,15 +98,15 @@ def test_sound_steps_are_green(judged):
 
 
 @pytest.mark.parametrize(
-    ("compile_blocks", "red"),
+    ("compile_blocks", "of", "red"),
     [
-        (uncompiled, {"compiled graphs"}),
-        (fallen_back, {"compiled graphs", "compiled difference", "compiled sqnr loss"}),
-        (rounded_elsewhere, {"compiled graphs", "compiled difference"}),
+        (uncompiled, CELL, {"compiled graphs"}),
+        (fallen_back, CELL, {"compiled graphs", "compiled sqnr loss"}),
+        (rounded_elsewhere, cell("bf16", "native", "nano"), {"compiled graphs", "compiled difference", "compiled sqnr loss"}),
     ],
 )
-def test_what_compilation_breaks_is_found(judged, compile_blocks, red):
-    assert judged(compile_blocks) == red
+def test_what_compilation_breaks_is_found(judged, compile_blocks, of, red):
+    assert judged(compile_blocks, cell=of) == red
 
 
 def test_a_scale_that_was_compiled_in_is_found(judged):

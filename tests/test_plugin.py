@@ -51,7 +51,7 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     arguments = ("--recipe", "my-rowwise", "--recipe", "te-d*", "--recipe", "bf16")
     done = start(project, *arguments, "-n", "2", "--parity-report", "out.md", "--parity-report", "out.json")
     assert done.returncode == 0, done.stdout
-    assert re.search(r"my-rowwise +nano +emulated +[+-]\d\.\d\d% \[.*10.00% +2 +- +pass", done.stdout)
+    assert re.search(r"my-rowwise +nano +emulated +[+-]\d\.\d{3}% \[.*10.00% +2 +- +pass", done.stdout)
     assert "Accept: all 3 checks are green." in (project / "out.md").read_text()
     rows = json.loads((project / "out.json").read_text())["rows"]
     assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "te-delayed"}

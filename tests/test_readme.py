@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
+from fp8parity.records import sets
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import name_of, write_json
 
 ROOT = Path(__file__).parents[1]
 MODULE = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))
@@ -40,10 +43,13 @@ def test_the_counts_are_those_of_the_records():
     assert f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s" in text
 
 
-def test_the_first_table_is_of_its_records(capsys):
-    """The rows of the first command, which stored these records."""
+def test_the_first_table_is_of_its_records(tmp_path, capsys):
+    """The rows of the first command: these records hold a third seed, which no cell needs."""
     text = (ROOT / "README.md").read_text()
-    assert main(["judge", str(RECORDS / "micro-xeon.zip"), "--golden-dir", str(ROOT / "golden")]) == 0
+    for record in sets.load([RECORDS / "micro-xeon.zip"]):
+        if isinstance(record, Trajectory) and record.seed < 2:
+            write_json(tmp_path / name_of(record), record)
+    assert main(["judge", str(tmp_path), "--golden-dir", str(ROOT / "golden")]) == 0
     rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if " micro " in line]
     assert len(rows) == 10
     assert [row for row in rows if row not in text.splitlines()] == []

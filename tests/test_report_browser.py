@@ -90,7 +90,7 @@ DRAWN = """() => [...document.querySelectorAll('.canvas')].map((c) => {
 def test_every_plot_is_drawn_inside_the_page(visit, width, scheme):
     page = visit(width=width, color_scheme=scheme)
     plots = page.evaluate(DRAWN)
-    assert len(plots) == 10
+    assert len(plots) == 12
     for plot in plots:
         assert plot["drawn"] and plot["marks"] >= 1, plot
         assert plot["off"] == 0, plot
@@ -158,7 +158,7 @@ def test_log_tail_and_zoom(visit):
     page.mouse.up()
     low, high = axis(page, "loss-0", "xaxis.range")
     assert 70 < low < 90 and 110 < high < 130
-    page.check("#snr-0 input >> nth=2")
+    page.check("#snr-0 input >> nth=1")
     assert 10 < page.evaluate("document.querySelector('#snr-0 .canvas').data[0].z[0].at(-1)") < 26
 
 
@@ -191,7 +191,7 @@ def test_print_is_light_opens_the_tables_and_cuts_no_plot(visit):
     pdf = page.pdf(prefer_css_page_size=True)
     assert pdf[:5] == b"%PDF-" and len(pdf) > 100_000
     assert page.evaluate("window.seen") == 0
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 4
+    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 6
     page.emulate_media(media="print", color_scheme="dark")
     assert luminance(page, "getComputedStyle(document.body).color") < 60
     page.evaluate("dispatchEvent(new Event('beforeprint'))")

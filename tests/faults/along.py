@@ -80,7 +80,7 @@ RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
 WIDE = ROW.model_copy(update={"band_least": 0.01})
 NO_REPLICAS = ROW.model_copy(update={"drift": None})
 SPIKE = "the loss left the step band"
-GROWS = ("the gap to BF16 changes within the tail by more than the margin", "the gap grows within the tail: +0.4")
+GROWS = ("the gap to BF16 changes within the tail by more than the margin", "the gap grows within the tail: +0.397%")
 OUT = "the gap to BF16 is outside the margin"
 
 
@@ -180,7 +180,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         "made up",
         partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)),
-        _drift("trend", "grows within the tail: +0.08%"),
+        _drift("trend", "grows within the tail: +0.080%"),
     ),
     Fault("spike of BF16", Kind.FRAMEWORK, "made up", partial(bf16, change=at(80, 88, 0.0015)), _drift("first out", "step 80, seed 0: ")),
     Fault(

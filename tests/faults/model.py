@@ -25,11 +25,11 @@ FIRST = {
     "one output shifted": "output direction @ layers.1.mlp.up_proj",
     "attention scaled": "output scale @ layers.0.attention.q_proj",
     "attention without self": "output scale @ layers.0.attention.o_proj",
-    "attention without positions": "output direction @ layers.0.attention.o_proj",
+    "attention without positions": "output scale @ layers.0.attention.o_proj",
     "small gradients flushed": "gradient scale @ lm_head.weight",
     "embedding gradient flipped": "gradient direction @ embedding.weight",
     "layer not updated": "gradient scale @ layers.1.mlp.up_proj.weight",
-    "weights stale": "update direction @ embedding.weight",
+    "weights stale": "update scale @ embedding.weight",
     "learning rate high": "update scale @ embedding.weight",
     "loss in BF16": "bf16 loss error @ initial weights",
 }
@@ -140,18 +140,18 @@ def _second_lost(parts: Parts) -> Parts:
 
 FAULTS = (
     *map(_standard, variants.FAULTS),
-    _hyper("beta1", "update scale @ layers.0.attention_norm.weight", optimiser(betas=(0.88, 0.95))),
+    _hyper("beta1", "update direction @ embedding.weight", optimiser(betas=(0.88, 0.95))),
     _hyper("beta2", "update scale @ layers.0.attention_norm.weight", optimiser(betas=(0.9, 0.93))),
-    _hyper("eps", "update direction @ embedding.weight", optimiser(eps=1.1e-4)),
+    _hyper("eps", "update scale @ embedding.weight", optimiser(eps=1.1e-4)),
     _hyper("weight decay", "update scale @ embedding.weight", optimiser(weight_decay=1.05)),
     _hyper("clip", "update direction @ embedding.weight", schedule(clip=0.103)),
-    _hyper("warmup", "update direction @ embedding.weight", schedule(warmup=1)),
+    _hyper("warmup", "update scale @ embedding.weight", schedule(warmup=1)),
     Fault(
         "clip of other norms",
         Kind.FRAMEWORK,
         "MaxText 672",
         Variant("", "", _norm_clipped),
-        seen_by(Canary(("update scale", "update direction")), "update direction @ embedding.weight"),
+        seen_by(Canary(("update scale", "update direction")), "update scale @ embedding.weight"),
     ),
     Fault(
         "norms in BF16",
