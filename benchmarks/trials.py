@@ -147,13 +147,12 @@ def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -
 
 
 def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
-    """This project's verdict on a trial. As in a gate, a verdict that is ``inconclusive`` asks for more seeds, if there are any."""
+    """This project's verdict on a trial. As in a gate, it takes the seeds of the first look, and more if it is ``inconclusive``."""
     cell = trial.runs[0].cell
     goldens = Goldens({(cell.model, cell.corpus): trial.golden}, numbers=stored.numbers)
-    counts = sorted({min(n, len(trial.runs) + len(trial.reserve)) for n in looks(cell, goldens, rules)} | {len(trial.runs)})
-    for count in (n for n in counts if n >= len(trial.runs)):
-        more = trial.reserve[: count - len(trial.runs)]
-        [found] = evaluate([*trial.runs, *trial.controls, *(r for pair in more for r in pair)], goldens, rules)
+    pairs = [*((r, *(c for c in trial.controls if c.seed == r.seed)) for r in trial.runs), *trial.reserve]
+    for count in sorted({min(n, len(pairs)) for n in looks(cell, goldens, rules)}):
+        [found] = evaluate([r for pair in pairs[:count] for r in pair], goldens, rules)
         made = next(v for v in found.verdicts if v.cell == cell and v.check == LOSS)
         if made.status != "inconclusive":
             break

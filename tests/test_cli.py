@@ -29,7 +29,7 @@ def test_recipes_lists_every_execution_and_a_reason(capsys):
 def test_power_agrees_with_the_statistics(capsys):
     assert main(["power", "--golden-dir", GOLDEN, "--sd", "0.1%", "--margin", "0.25%"]) == 0
     out = capsys.readouterr().out
-    assert f"true gap 0.000%: {seeds_needed(0.001, 0.0025, 0.0, 0.05 / 3)} seeds" in out
+    assert f"true gap 0.000%: {seeds_needed(0.001, 0.0025, 0.0, 0.05 / 4)} seeds" in out
 
 
 def test_power_gives_up_at_some_count(capsys):

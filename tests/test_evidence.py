@@ -193,7 +193,7 @@ def judged_singly(cell: Cell, runs: Curves, controls: Curves, row: int) -> tuple
         start = {"seed": own.seed, "initial_weights": own.initial_weights, "validation": [(299, float(curves.validation[row, seed]))]}
         return recorded[kind].model_copy(update={**values, **start})
 
-    for count in (3, 5, 8):
+    for count in (2, 3, 5, 8):
         own = [made(controls, cell.control, seed) for seed in range(count)]
         candidates = own if cell.is_control else [made(runs, cell, seed) for seed in range(count)]
         found = loss.judge(candidates, own, golden, rules, stored.numbers)

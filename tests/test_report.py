@@ -136,7 +136,7 @@ def test_judge_writes_each_format(tmp_path, capsys):
     assert code == 1  # the made-up runs are stale against the real golden
     text = (tmp_path / "r.html").read_text()
     assert "Refuse: " in text
-    assert "does not match its golden" in text
+    assert "differ from the golden" in text
     assert "loss-0" in text
 
 
