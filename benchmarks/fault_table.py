@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "fixtures")]
 
 from faults.catalogue import CATALOGUE  # noqa: E402 - the path of the tests comes first
-from faults.fault import Fault, Finding, Kind  # noqa: E402
+from faults.fault import Fault, Finding, Kind  # noqa: E402 - the same
 
 Seconds = Mapping[tuple[str, str, str], float]
 HEAD = """# Planted faults

@@ -20,7 +20,7 @@ from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.verdict import LOSS
-from fp8parity.records.cell import Cell
+from fp8parity.records.cell import CONTROL_RECIPE, Cell
 from fp8parity.records.schema import Measurement
 from scipy import special
 
@@ -86,7 +86,7 @@ class Yardstick:
             limits=own if cell.is_control else along.recipe_limits(golden, cell.recipe, row),
             control=own,
             prior=along.prior_of(golden, cell.recipe, row),
-            drift_prior=along.replica_prior(golden) or row.prior,
+            drift_prior=along.prior_of(golden, CONTROL_RECIPE, row),
             start=start,
             control_start=control_start,
         )
