@@ -38,19 +38,16 @@ def _fault(name: str, source: str, plant: Callable[[], Throughput], words: str, 
 def _both(factor: float, recipe: float = 1.0) -> Callable[[], Throughput]:
     """Times of BF16 that are ``factor`` times the golden's, and times of the recipe that are ``recipe`` times the golden's."""
     sound = made()
-    changes = {
-        "bf16_seconds": [s * factor for s in sound.bf16_seconds],
-        "recipe_seconds": [s * recipe for s in sound.recipe_seconds],
-    }
-    return lambda: made(**changes)
+    bf16, own = [s * factor for s in sound.bf16_seconds], [s * recipe for s in sound.recipe_seconds]
+    return lambda: made(bf16_seconds=bf16, recipe_seconds=own)
 
 
 def _sleeping() -> Throughput:
     """BF16 and the recipe are slowed together in half of the blocks, so that the ratio is sound."""
     slow = [1.0, 1.3] * 5 + [1.15]
     sound = made()
-    both = {name: [s * f for s, f in zip(getattr(sound, name), slow, strict=True)] for name in ("bf16_seconds", "recipe_seconds")}
-    return made(**both)
+    bf16, recipe = ([s * f for s, f in zip(seconds, slow, strict=True)] for seconds in (sound.bf16_seconds, sound.recipe_seconds))
+    return made(bf16_seconds=bf16, recipe_seconds=recipe)
 
 
 FAULTS = (
