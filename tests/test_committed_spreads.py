@@ -1,4 +1,4 @@
-"""The spreads of the committed goldens follow from the committed record sets. Whoever edits a spread can seal it again, but not make it true."""
+"""The spreads of the committed goldens follow from the committed record sets. An edited spread can be sealed again, but does not follow."""
 
 from __future__ import annotations
 
