@@ -130,6 +130,23 @@ def test_a_measured_number_that_is_gone_is_named(repository, capsys):
     assert lines(golden, capsys) == ["golden/numerics/shared.csv: - gemm, fprop sqnr, gaussian, tiny, te-current, native"]
 
 
+def test_sources_and_inventories_are_signed(repository, capsys):
+    golden, _ = repository
+    here = golden / "numerics"
+    (here / "configurations.csv").write_text("recipe,execution,key,value\nte-current,native,format,HYBRID\n")
+    (here / "modules.csv").write_text(f"model,recipe,modules,sha256\nmicro,te-current,14,{'0' * 64}\n")
+    commit(golden)
+    (here / "configurations.csv").write_text("recipe,execution,key,value\nte-current,native,format,E4M3\n")
+    (here / "modules.csv").write_text(f"model,recipe,modules,sha256\nmicro,te-current,13,{'0' * 64}\n")
+    (here / "sources.csv").write_text(SOURCES.replace("H200", "H100"))
+    assert lines(golden, capsys) == [
+        "golden/numerics/configurations.csv: - te-current, native, format, HYBRID",
+        "golden/numerics/configurations.csv: + te-current, native, format, E4M3",
+        "golden/numerics/modules.csv: micro, te-current: modules 14 -> 13",
+        "golden/numerics/sources.csv: a1: device H200 -> H100",
+    ]
+
+
 def test_layout_alone_is_said(repository, capsys):
     golden, _ = repository
     path = golden / "policy.toml"
