@@ -91,12 +91,12 @@ def fault(
     return Fault(name, Kind.GATE, source, plant, (Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words),))
 
 
-def _whole(folder: Path, make: Make, lost: Callable[[Measurement], bool], schema: int = SCHEMA) -> list[str]:
-    """The GEMMs of te-current, recorded on a Xeon, as a record of today without the numbers that are ``lost``."""
+def _whole(folder: Path, make: Make, lost: Callable[[Measurement], bool], check: str = "gemm") -> list[str]:
+    """A check of te-current, recorded on a Xeon, as a record of today without the numbers that are ``lost``."""
     records = load_records(GOLDEN / "records" / "xeon.zip")
-    [gemm] = [r for r in records if isinstance(r, Measurements) and (r.cell.id, r.check) == ("te-current-tiny-emulated", "gemm")]
-    kept = [m for m in gemm.values if not lost(m)]
-    return judge(folder, [gemm.model_copy(update={"values": kept, "schema_version": schema})])
+    [found] = [r for r in records if isinstance(r, Measurements) and (r.cell.id, r.check) == ("te-current-tiny-emulated", check)]
+    kept = [m for m in found.values if not lost(m)]
+    return judge(folder, [found.model_copy(update={"values": kept, "schema_version": SCHEMA})])
 
 
 FAULTS = (
@@ -105,15 +105,21 @@ FAULTS = (
         partial(_whole, lost=lambda m: m.metric == "fprop gain"),
         1,
         (
-            "te-current-tiny-emulated: gemm error: the record lacks 7 numbers that golden/numerics holds",
+            "te-current-tiny-emulated: gemm error: the record lacks 7 numbers that golden/numerics or a rule names",
             "fprop gain @ gaussian",
         ),
+    ),
+    fault(
+        "metric of a rule lost from a record",
+        partial(_whole, lost=lambda m: m.metric == "race difference", check="state"),
+        1,
+        "the record lacks 1 number that golden/numerics or a rule names: race difference",
     ),
     fault(
         "place lost from a record",
         partial(_whole, lost=lambda m: m.place == "fprop sqnr @ zero-row"),
         1,
-        "the record lacks 1 number that golden/numerics holds: fprop sqnr @ zero-row",
+        "the record lacks 1 number that golden/numerics or a rule names: fprop sqnr @ zero-row",
     ),
     fault("number below its limits", partial(_valued, value=24.0), 1, ("24 is below [", "1 of 1 numbers are outside their bounds")),
     fault("number above its limits", partial(_valued, value=55.6), 1, "55.6 is above ["),
