@@ -99,6 +99,7 @@ LOSS = [
     ("spreads.0.seeds", 25, "24 runs cannot have 25 seeds"),
     ("spreads.0.window", 0, "key spreads.0.window"),
     ("spreads.0.window", 16, "20 windows of 16 steps do not make 160 steps"),
+    ("spreads.0.loss", [], "key spreads.0.loss"),
     ("spreads.0.loss.3", "NaN", "key spreads.0.loss.3"),
     ("spreads.0.loss.3", -1e-4, "key spreads.0.loss.3"),
     ("spreads.0.loss.3", 0.5, "key spreads.0.loss.3"),
