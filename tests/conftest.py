@@ -76,6 +76,7 @@ def trajectory() -> Callable[..., Trajectory]:
         loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
         execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
         base = Trajectory(
+            schema_version=1,
             cell=Cell(model="nano", recipe=recipe, execution=execution, corpus="topics"),
             seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
             initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,

@@ -48,6 +48,7 @@ def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **chan
         shift = 0.0 if recipe == "bf16" else own.gauss(0, 4e-4) + gap * (2 * s >= steps)
         loss.append((3.2 + 2.3 * math.exp(-9 * s / steps) + common.gauss(0, 0.02)) * (1 + shift))
     made = Trajectory(
+        schema_version=1,
         cell=Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics"), seed=seed, spec_hash="s",
         schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None,
         initial_weights=f"w{seed}", final_weights="w", loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])],

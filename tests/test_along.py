@@ -59,7 +59,7 @@ def test_spreads_are_refused(golden: Golden, run: Make):
     dirty = control.provenance.model_copy(update={"dirty": True})
     with pytest.raises(ValueError, match="uncommitted changes"):
         spreads.with_spread(golden, [(run("te-current", 0, 1, provenance=dirty), control)], 8)
-    both = spreads.with_spread(golden, [(run(r, 0, 1), control) for r in ("te-current", "te-block")], 8)
+    both = spreads.with_spread(golden, [(run(r, s, 1), run(seed=s)) for r in ("te-current", "te-block") for s in (0, 1)], 8)
     with pytest.raises(ValueError, match="the spread of te-block rests on the same row"):
         spreads.with_spread(both, [(run("te-current", 0, 1), control)], 8)
     with pytest.raises(ValueError, match="schedule differ"):

@@ -8,16 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from fp8parity.judging import speed_goldens
 from fp8parity.judging.evaluate import evaluate, looks
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.policy import LossRow, Policy, Rule, SpeedRow
-from fp8parity.judging.speed import SpeedEntry, SpeedGolden
-from fp8parity.records.cell import Cell, Execution, Mode
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from sessions import ROOT
-from timings import CELL, GPU, HERE, made
+from timings import GPU, HERE, made
 
 WHY = "a made-up row"
 POLICY = Policy(
@@ -102,11 +102,7 @@ def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
 
 @pytest.mark.parametrize(("device", "status"), [(GPU, "pass"), ("NVIDIA Other", "no-golden")])
 def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
-    entry = SpeedEntry(
-        ratio=1.2, low=1.2, high=1.2, pairs=11, memory=0.9, tokens_per_second=1, bf16_tokens_per_second=1, mode=Mode.COMPILED, tokens=16384,
-        flops_per_token=2e9, commit="c",
-    )  # fmt: skip
-    golden = SpeedGolden(gpu=GPU, model="base", cells={CELL.label: entry}, provenance=HERE)
+    golden = speed_goldens.updated(None, [made()])
     timing = made(provenance=HERE.model_copy(update={"device": device}))
     [found] = evaluate([timing], Goldens(throughput={(GPU, "base"): golden}), POLICY)
     assert [v.status for v in found.verdicts] == [status]

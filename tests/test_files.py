@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 
 import pytest
@@ -94,6 +95,10 @@ def test_whole_runs_of_bf16_may_become_a_golden(trajectory, no_ci):
         ({}, 8, "asks for 8"),
         ({"recipe": "te-current"}, 1, "never becomes its own reference"),
         ({"non_finite": NonFinite(step=2, where="x")}, 1, "non-finite at step 2 (x)"),
+        ({"loss": [math.nan] * 12}, 1, "key seeds.0.loss.0: Input should be"),
+        ({"grad_norm": [1.0] * 11}, 1, "key seeds.0: 12 losses and 11 gradient norms"),
+        ({"validation": [(11, math.inf)]}, 1, "key seeds.0.validation.0.1: Input should be"),
+        ({"schedule": {"steps": 12, "tail": -5}}, 1, "schedule: tail is -5"),
     ],
 )
 def test_goldens_refuse(trajectory, no_ci, made, least, words):
@@ -130,7 +135,7 @@ def test_updates_are_signed(trajectory, tmp_path, no_ci):
     lines = store(tmp_path, worse, [], 2)
     assert any("seed 0 tail loss" in line and "(+1.000%)" in line for line in lines)
     assert any("seeds 2 -> 3" in line for line in lines)
-    assert any("seed 2 new" in line for line in lines)
+    assert any("seed 2: new, " in line for line in lines)
 
 
 def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path, no_ci):

@@ -1,20 +1,26 @@
 """The first step's gradient: repeats from seed to seed, and a fault of one step's arithmetic shows in it."""
 
 import pytest
+from fp8parity import recipes
 from fp8parity.judging import goldens, loss, policy
+from fp8parity.judging.bounds import limits
 from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.first_step import PART, TOTAL
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.policy import Band, LossRow, Policy, Rule
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Execution
+from fp8parity.records.schema import Measurement
 from fp8parity.records.sets import load
 from narrowed import some
-from sessions import DAY, GOLDEN
+from sessions import DAY, GOLDEN, cell
 
 HEADLINE = "the gradient of the first step is not the one that this recipe gives"
 ROW = LossRow(margin=0.005, seeds=(3, 5), why="a made-up row")
 SEEDS = (0, 1, 2)
+RULES = policy.load(GOLDEN, DAY)
+"""The project's own policy."""
 
 
 def table(corpus: str = "topics", metric: str = "first gradient norm", **expect: float) -> Policy:
@@ -108,6 +114,51 @@ def test_what_no_row_speaks_of_is_not_judged(verdict, bounds):
     found = verdict((0.5, 0.5, 0.5), bounds)
     assert found.status == "pass"
     assert "first step" not in dict(found.lines)
+
+
+@pytest.mark.parametrize(
+    ("metric", "silent"),
+    [
+        ("first gradient norm", ["no rule limits the first gradient of te-current on nano"]),
+        ("first gradient", ["no rule limits the first gradient norm of te-current on nano"]),
+    ],
+)
+def test_what_no_row_speaks_of_is_said(verdict, metric, silent):
+    given = {"a": 1.2, "b": 1.6}
+    found = verdict((1.0, 1.0, 1.0), table(metric=metric, te_current=1.0), first_gradients=given)
+    assert (found.status, found.unmeasured) == ("pass", silent)
+    assert ("not measured", silent[0]) in found.lines
+    both = verdict((1.0, 1.0, 1.0), table(), first_gradients=given)
+    assert len(both.unmeasured) == 2
+    bf16 = verdict((1.0, 1.0, 1.0), table(), recipe="bf16")
+    assert bf16.unmeasured == ["no rule limits the first gradient norm of bf16 on nano"]
+
+
+def silent(recipe: str, execution: str, model: str, metric: str) -> bool:
+    """Whether neither rule nor band of the project speaks of a first gradient."""
+    m = Measurement(metric=metric, where=model, value=1.0)
+    return limits(RULES, MeasuredNumbers(), cell(recipe, execution, model), loss.LOSS, m, "cpu") is None
+
+
+@pytest.mark.parametrize("execution", ["native", "fused", "emulated"])
+@pytest.mark.parametrize("model", ["micro", "tiny", "mini", "small", "base", "1b"])
+def test_cold_scales_only_flush(model, execution):
+    """te-delayed starts with cold scales: a gradient may be lost, but not grow."""
+    m = Measurement(metric=PART, where=model, value=1.0)
+    rule = some(RULES.rule_for(cell("te-delayed", execution, model), loss.LOSS, m))
+    assert (rule.low, rule.high) == (0, 1.2)
+
+
+def test_the_trained_models_without_a_limit_are_known():
+    """Where nobody has run a recipe, the verdict says so. A new recipe or size is in this list until it has a rule."""
+    models = ("micro", "tiny", "mini", "small", "base", "1b")
+    executions = {"te": ("native", "fused", "emulated"), "ao": ("native", "emulated"), "bf16": ("native",)}
+    cells = [(r, e, m) for r in recipes.RECIPES for e in executions[r.partition("-")[0]] for m in models]
+    found = {
+        f"{r} {e} on {m}" for r, e, m in cells for metric in (TOTAL, PART) if (r, metric) != ("bf16", PART) and silent(r, e, m, metric)
+    }
+    large = [f"{r} {e} on {m}" for r in ("te-mxfp8", "te-nvfp4", "ao-mxfp8") for e in executions[r[:2]] for m in ("base", "1b")]
+    assert found == {*large, *(f"te-nvfp4 fused on {m}" for m in ("micro", "tiny", "mini", "small"))}
 
 
 NORM = Band(check="loss parity", metric=("first gradient norm",), band=0.01, why="a made-up band")

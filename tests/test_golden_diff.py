@@ -30,7 +30,8 @@ def repository(tmp_path, trajectory):
     golden = tmp_path / "golden"
 
     def store(name="nano", gap=0.0, snr=44.0, seeds=2):
-        runs = [trajectory(seed=s, gap=gap if s == 0 else 0.0) for s in range(seeds)]
+        cell = trajectory().cell.model_copy(update={"model": name})
+        runs = [trajectory(seed=s, gap=gap if s == 0 else 0.0, cell=cell) for s in range(seeds)]
         made = from_runs(runs, [Measurement(metric="total sqnr", where="initial", value=snr)])
         write_json(path_of(golden, name, "topics"), made)
 
@@ -60,8 +61,8 @@ def test_goldens_are_signed(repository, capsys):
     found = lines(golden, capsys)
     assert any("golden/loss/nano-topics.json: nano on topics: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found)
     assert any("seeds 2 -> 3" in x for x in found)
-    assert any("seed 2 new" in x for x in found)
-    assert any("gradients total sqnr @ initial 44 -> 43.5 (-0.5)" in x for x in found)
+    assert any("seed 2: new, " in x for x in found)
+    assert any("gradients total sqnr @ initial: value 44.0 -> 43.5 (-0.5)" in x for x in found)
 
 
 def test_seeds_that_are_gone_are_named(repository, capsys):
@@ -78,7 +79,7 @@ def test_new_and_deleted_files(repository, capsys):
     (golden / "loss" / "other-topics.json").unlink()
     found = lines(golden, capsys)
     assert "golden/loss/other-topics.json: deleted" in found
-    assert any(x.startswith("golden/loss/third-topics.json: nano on topics: new, 2 seeds") for x in found)
+    assert any(x.startswith("golden/loss/third-topics.json: third on topics: new, 2 seeds") for x in found)
 
 
 def test_rows_say_what_moved_and_why(repository, capsys):
@@ -119,7 +120,7 @@ def test_measured_numbers_are_signed(repository, capsys):
     (golden / "numerics" / "shared.csv").write_text(NUMBERS + ONE.format(28.1) + TWO)
     assert lines(golden, capsys) == [
         "golden/numerics/shared.csv: gemm, fprop sqnr, gaussian, tiny, te-current, native: value 28.5 -> 28.1 (-0.4)",
-        "golden/numerics/shared.csv: + gemm, fprop sqnr, zero-row, tiny, te-current, native: 28.4",
+        "golden/numerics/shared.csv: + gemm, fprop sqnr, zero-row, tiny, te-current, native: 28.4, a1",
     ]
 
 
@@ -129,11 +130,28 @@ def test_a_measured_number_that_is_gone_is_named(repository, capsys):
     assert lines(golden, capsys) == ["golden/numerics/shared.csv: - gemm, fprop sqnr, gaussian, tiny, te-current, native"]
 
 
+def test_sources_and_inventories_are_signed(repository, capsys):
+    golden, _ = repository
+    here = golden / "numerics"
+    (here / "configurations.csv").write_text("recipe,execution,key,value\nte-current,native,format,HYBRID\n")
+    (here / "modules.csv").write_text(f"model,recipe,modules,sha256\nmicro,te-current,14,{'0' * 64}\n")
+    commit(golden)
+    (here / "configurations.csv").write_text("recipe,execution,key,value\nte-current,native,format,E4M3\n")
+    (here / "modules.csv").write_text(f"model,recipe,modules,sha256\nmicro,te-current,13,{'0' * 64}\n")
+    (here / "sources.csv").write_text(SOURCES.replace("H200", "H100"))
+    assert lines(golden, capsys) == [
+        "golden/numerics/configurations.csv: - te-current, native, format, HYBRID",
+        "golden/numerics/configurations.csv: + te-current, native, format, E4M3",
+        "golden/numerics/modules.csv: micro, te-current: modules 14 -> 13",
+        "golden/numerics/sources.csv: a1: device H200 -> H100",
+    ]
+
+
 def test_layout_alone_is_said(repository, capsys):
     golden, _ = repository
     path = golden / "policy.toml"
     path.write_text(f"# a comment\n{path.read_text()}")
-    assert lines(golden, capsys) == ["golden/policy.toml: only its layout or provenance changed"]
+    assert lines(golden, capsys) == ["golden/policy.toml: only its layout changed"]
 
 
 def test_throughput_goldens(repository, capsys, trajectory):
@@ -142,7 +160,7 @@ def test_throughput_goldens(repository, capsys, trajectory):
     def store(**ratios):
         cells = {
             f"{name} native": SpeedEntry(
-                ratio=r, low=r, high=r, pairs=11, memory=0.8, tokens_per_second=1, bf16_tokens_per_second=1, mode=Mode.COMPILED,
+                ratio=r, low=r, high=r, pairs=11, memory=0.8, tokens_per_second=r, bf16_tokens_per_second=1, mode=Mode.COMPILED,
                 tokens=8, flops_per_token=6.0, commit="c",
             )
             for name, r in ratios.items()
@@ -154,8 +172,9 @@ def test_throughput_goldens(repository, capsys, trajectory):
     commit(golden)
     store(a=1.4, c=1.1)
     name = "golden/throughput/h200/small.json"
+    ratio = "ratio 1.5 -> 1.4 (-0.1); low 1.5 -> 1.4 (-0.1); high 1.5 -> 1.4 (-0.1); tokens_per_second 1.5 -> 1.4 (-0.1)"
     assert lines(golden, capsys) == [
-        f"{name}: H200, small, a native: 1.400x (was 1.500x, -0.100)",
+        f"{name}: H200, small, a native: 1.400x (was 1.500x, -0.100); {ratio}",
         f"{name}: H200, small, c native: 1.100x",
         f"{name}: H200, small, b native: removed",
     ]

@@ -84,8 +84,16 @@ def test_a_record_of_schema_0_is_still_read(trajectory, tmp_path):
     (tmp_path / "old.json").write_text(json.dumps(data))
     found = load_trajectory(tmp_path / "old.json")
     assert found == made.model_copy(update={"mode": "eager"})
-    assert (found.schema_version, found.mode, found.provenance.environment) == (SCHEMA, "eager", {})
+    assert (found.schema_version, found.mode, found.provenance.environment) == (1, "eager", {})
     assert upgrade({"check": "gemm", "values": []})["kind"] == "measurements"
+
+
+def test_a_record_of_schema_1_keeps_its_number(trajectory, tmp_path):
+    """Its runs may lack what every run of today holds, and only the number says so. A new record of the same result replaces it."""
+    first = {"schema_version": 1, "mode": "eager", "first_gradients": {}}
+    assert upgrade(first) == first
+    old, new = trajectory(schema_version=1), trajectory(schema_version=SCHEMA, first_gradients={"a": 1.0})
+    assert merge([(Path("old"), old), (Path("new"), new)]) == [new]
 
 
 def test_an_upgrade_keeps_what_is_there():

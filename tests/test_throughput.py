@@ -30,6 +30,9 @@ def golden(tmp_path, monkeypatch):
         (made(1.2 * 1.05, spread=0.02), "inconclusive", "crosses"),
         (made(recipe_memory=16 * 2**30), "improved", "faster or smaller"),
         (made(1.2 * 0.95, spread=0.02, recipe_memory=16 * 2**30), "inconclusive", "crosses"),
+        (made(1.2 * 1.14), "improved", "faster or smaller than the golden"),
+        (made(bf16_seconds=[0.4 * 1.06] * 11, recipe_seconds=[0.4 * 1.06 / 1.2] * 11), "pass", "inside"),
+        (made(bf16_seconds=[0.4 / 1.08] * 11, recipe_seconds=[0.4 / 1.08 / 1.2] * 11), "pass", "inside"),
         (made(watch=calm_but(busy_before=5)), "pass", "inside"),
         (made(watch=calm_but(busy_after=5)), "pass", "inside"),
         (made(watch=calm_but(busy_after=None)), "pass", "inside"),
@@ -52,6 +55,15 @@ def test_the_numbers_shown_are_those_of_the_blocks():
     assert found.bf16_mfu == pytest.approx(81920 * 2e9 / 989e12)
     assert found.mfu == pytest.approx(1.25 * 81920 * 2e9 / 989e12)
     assert speed.measured(made(peak_flops=None)).mfu is None
+
+
+def test_a_comparison_and_a_golden_refuse_times_that_are_no_times(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    run = made(bf16_seconds=[0.0] * 11)
+    with pytest.raises(ValueError, match=r"te-current-base-native: block 0 of bf16_seconds is 0 s"):
+        speed.measured(run)
+    with pytest.raises(ValueError, match=r"refused: block 0 of bf16_seconds is 0 s"):
+        speed_goldens.store(tmp_path, run, ROW)
 
 
 def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):

@@ -191,6 +191,13 @@ FAULTS = (
         _drift("tail gap", blame=Blame.FRAMEWORK_NOT_RECIPE),
     ),
     Fault(
+        "two seeds where the first look needs three",
+        Kind.GATE,
+        "made up",
+        lambda run: tuple(runs[:2] for runs in recipe(run)),
+        (Finding(Paired(), "tail gap", Blame.NEITHER, "inconclusive", words="2 seeds; the first look needs 3"),),
+    ),
+    Fault(
         "a model that has learnt no context",
         Kind.GATE,
         "made up",

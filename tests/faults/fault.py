@@ -39,6 +39,7 @@ class Blame(StrEnum):
     RECIPE_MOVED = "the recipe moved, not the framework"
     BOTH = "framework and recipe moved"
     NOBODY = "whether the recipe moved cannot be said yet"
+    NEITHER = "neither moved beyond the margin"
     RECIPE = "the recipe"
     FRAMEWORK = "the framework"
     INPUT = "the input"

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from fp8parity.numerics.emulation import EmulatedLinear
-from fp8parity.records.schema import NonFinite, Trajectory
+from fp8parity.records.schema import SCHEMA, Module, NonFinite, Trajectory
 from torch import Tensor
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
-from faults.runs import Edited, FirstGradients, Runs
+from faults.runs import Edited, FirstGradients, Runs, calibration
 
 Change = Callable[[Trajectory], dict[str, Any]]
 
@@ -65,6 +65,36 @@ def _other_packages(runs: Runs) -> Runs:
     ]
 
 
+def _now(r: Trajectory) -> dict[str, Any]:
+    """What a record of today holds besides: the recorded runs are older."""
+    return {"schema_version": SCHEMA, "hyperparameters": {"beta2": (0.95, 0.95)}}
+
+
+def _without(name: str, empty: object) -> Change:
+    return lambda r: _now(r) | {name: empty}
+
+
+def _named(recipe: str) -> Callable[[Runs], Runs]:
+    """The runs of another recipe under the name of te-current."""
+
+    def plant(runs: Runs) -> Runs:
+        others = [r for r in calibration("micro") if r.cell.recipe == recipe and not r.variant]
+        return [r.model_copy(update={"cell": runs[-1].cell.model_copy(update={"recipe": "te-current"})}) for r in others] + [
+            r for r in runs if r.cell.is_control
+        ]
+
+    return plant
+
+
+def _one_seed(runs: Runs) -> Runs:
+    return [r for r in runs for _ in range(3) if r.seed == 0]
+
+
+def _other_config(r: Trajectory) -> dict[str, Any]:
+    first = r.inventory[0]
+    return {"inventory": [first.model_copy(update={"config": first.config.replace("e5m2", "e4m3")}), *r.inventory[1:]]}
+
+
 def _fault(
     name: str,
     kind: Kind,
@@ -78,6 +108,10 @@ def _fault(
     source: str = "made up",
 ) -> Fault:
     return Fault(name, kind, source, plant, (Finding(Edited(recipe), place, blame, status, words=words),))
+
+
+def _tail(steps: int) -> Change:
+    return lambda r: {"schedule": r.schedule | {"tail": steps}}
 
 
 def _with(values: list[float], step: int, value: float) -> list[float]:
@@ -198,6 +232,75 @@ RUNS = (
         "error",
         Blame.INPUT,
         source="torchtitan, NeMo AutoModel",
+    ),
+    *(
+        _fault(f"runs of {recipe} under the name of te-current", Kind.GATE, _named(recipe), words, "error", Blame.INPUT)
+        for recipe, words in (
+            ("te-block", "of layers.0.attention.q_proj has fprop_x: e4m3 1x128 te-pow2, and that of te-current has e4m3 tensor te-fp32"),
+            ("ao-rowwise", "has kind: Float8Linear, and that of te-current has EmulatedLinear"),
+            ("ao-mxfp8", "has kind: MXFP8Linear, and that of te-current has EmulatedLinear"),
+        )
+    ),
+    _fault(
+        "one module converted",
+        Kind.GATE,
+        edit(lambda r: {"inventory": r.inventory[:1]}),
+        "converted 1 module, and te-current converts 14 of micro",
+        "error",
+        Blame.INPUT,
+    ),
+    _fault(
+        "other modules converted",
+        Kind.GATE,
+        edit(lambda r: {"inventory": [m.model_copy(update={"fqn": f"{m.fqn}.x"}) for m in r.inventory]}),
+        "converted other modules than te-current converts of micro",
+        "error",
+        Blame.INPUT,
+    ),
+    _fault(
+        "another configuration in one seed",
+        Kind.GATE,
+        edit(_other_config, seeds=(1,)),
+        "seed 1: layers.0.attention.q_proj is not configured as in seed 0",
+        "error",
+        Blame.INPUT,
+    ),
+    _fault(
+        "BF16 with a converted module",
+        Kind.GATE,
+        edit(lambda r: {"inventory": [Module(fqn="a", kind="b", config="c")]}, recipe=False, control=True),
+        "BF16, seed 0: 1 module was converted",
+        "error",
+        Blame.INPUT,
+    ),
+    *(
+        _fault(
+            f"run without its {name}",
+            Kind.GATE,
+            edit(_without(name, empty), recipe=recipe, control=not recipe),
+            f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every run of its schema holds",
+            "error",
+            Blame.INPUT,
+        )
+        for name, empty, recipe in (
+            ("first_gradients", {}, True),
+            ("hyperparameters", {}, True),
+            ("unigram", None, False),
+            ("bigram", None, False),
+        )
+    ),
+    _fault("one seed three times", Kind.GATE, _one_seed, "seed 0 is there 3 times; a seed counts once", "error", Blame.INPUT),
+    *(
+        _fault(f"{word} tail", Kind.GATE, edit(_tail(n)), f"its schedule has tail {n}, and the golden's has 60", "stale", Blame.INPUT)
+        for word, n in (("shorter", 20), ("longer", 120))
+    ),
+    _fault(
+        "another learning rate",
+        Kind.GATE,
+        edit(lambda r: {"schedule": r.schedule | {"lr": 0.003}}, control=True),
+        "its schedule has lr 0.003, and the golden's has 0.0015",
+        "stale",
+        Blame.INPUT,
     ),
     _fault(
         "run that stopped early",

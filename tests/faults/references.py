@@ -87,6 +87,15 @@ def _last_loss(value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Gol
     return lambda g: g.model_copy(update={"seeds": [s.model_copy(update={"loss": [*s.loss[:-1], value]}) for s in g.seeds]})
 
 
+def _scheduled(name: str, value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+    return lambda g: g.model_copy(update={"schedule": g.schedule | {name: value}})
+
+
+def _spread(**changes: object) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+    """The first spread of the golden, changed."""
+    return lambda g: g.model_copy(update={"spreads": [g.spreads[0].model_copy(update=changes), *g.spreads[1:]]})
+
+
 def _moved_by(factor: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
     def change(s: loss_goldens.GoldenSeed) -> loss_goldens.GoldenSeed:
         return s.model_copy(update={"loss": [v * factor for v in s.loss], "replicas": []})
@@ -120,17 +129,28 @@ GOLDENS = (
         ("stale", "corpus or its tokeniser changed"),
     ),
     fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework moved"),
+    fault("golden with an infinite last loss", _golden(_last_loss(math.inf)), 2, ("micro-topics.json: key seeds.0.loss.299", "finite")),
+    fault("golden with a last loss of NaN", _golden(_last_loss(math.nan)), 2, ("micro-topics.json: key seeds.0.loss.299", "finite")),
+    fault("golden with a tail of -5", _golden(_scheduled("tail", -5)), 2, "micro-topics.json: schedule: tail is -5; it is a whole number"),
+    fault("golden with an empty tail", _golden(_scheduled("tail", 0)), 2, "schedule: tail is 0"),
     fault(
-        "golden with an infinite last loss",
-        _golden(_last_loss(math.inf)),
-        1,
-        "the golden's seed 0 has a non-finite loss or gradient norm at step 299",
+        "golden of an unknown schema",
+        _golden(lambda g: g.model_copy(update={"schema_version": 2})),
+        2,
+        "micro-topics.json: key schema_version: schema 2 is unknown; this fp8parity reads schema 1",
     ),
+    fault("golden with a step too few", _golden(_scheduled("steps", 299)), 2, "seeds.0 has 300 losses; the schedule has 299 steps"),
+    fault("golden of another model", _golden(lambda g: g.model_copy(update={"model": "mini"})), 2, "is of mini on topics; rename it"),
     fault(
-        "golden with a last loss of NaN",
-        _golden(_last_loss(math.nan)),
-        1,
-        "the golden's seed 0 has a non-finite loss or gradient norm at step 299",
+        "golden whose seeds are one seed",
+        _golden(lambda g: g.model_copy(update={"seeds": [s.model_copy(update={"seed": i}) for i, s in enumerate(g.seeds[:1] * 8)]})),
+        2,
+        "seeds: two of them start from the initial weights",
+    ),
+    fault("golden with a spread of NaN", _golden(_spread(tail_sd=math.nan)), 2, "micro-topics.json: key spreads.0.tail_sd: "),
+    fault("golden with a spread that nothing can leave", _golden(_spread(loss=[1.0] * 30)), 2, "key spreads.0.loss.0: "),
+    fault(
+        "golden with a spread wider than its windows", _golden(_spread(tail_sd=0.01)), 2, "tail_sd 0.01 does not follow from its windows"
     ),
     fault(
         "golden edited by hand",

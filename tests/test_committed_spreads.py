@@ -1,0 +1,64 @@
+"""The spreads of the committed goldens follow from the committed record sets. An edited spread can be sealed again, but does not follow."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fp8parity.cli import main
+from fp8parity.judging import loss_goldens, loss_store, policy, spreads
+from fp8parity.judging.loss_goldens import Golden
+from fp8parity.records import sets
+from fp8parity.records.storage import write_json
+from sessions import DAY, GOLDEN
+
+COMMANDS = (("h200", "h100"), ("micro-h100", "micro-h100-fresh", "micro-xeon"))
+"""The record sets of each ``fp8parity golden store`` in golden/README.md."""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    shutil.copytree(GOLDEN, tmp_path / "golden", ignore=shutil.ignore_patterns("records"))
+    return tmp_path / "golden"
+
+
+def paths(names: tuple[str, ...]) -> list[Path]:
+    return [GOLDEN / "records" / f"{name}.zip" for name in names]
+
+
+def numbers(golden: Golden) -> list[dict[str, object]]:
+    """What decides. ``seconds`` of micro was measured in runs of its own."""
+    return sorted((s.model_dump(exclude={"records", "provenance", "seconds"}) for s in golden.spreads), key=lambda s: str(s["recipes"]))
+
+
+def test_the_committed_spreads_are_those_of_the_committed_records(copied, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    for names in COMMANDS:
+        spreads.store(copied, sets.load(paths(names)), policy.load(copied, DAY))
+    before, after = loss_goldens.load(GOLDEN), loss_goldens.load(copied)
+    assert sum(len(g.spreads) for g in before.values()) >= 15
+    assert {key: numbers(g) for key, g in after.items()} == {key: numbers(g) for key, g in before.items()}
+    made = [s.records for g in after.values() for s in g.spreads]
+    assert all(len(text) == 64 for text in made)
+    assert len(set(made)) == len(made)
+
+
+def test_a_band_that_was_widened_by_hand_is_shown(copied, capsys):
+    """The edit of golden/loss/micro-topics.json that nobody saw: every window of the spread ten times as wide, with a new checksum."""
+    path = loss_goldens.path_of(copied, "micro", "topics")
+    golden = loss_goldens.read(path)
+    wide = golden.spreads[0].model_copy(update={"loss": [10 * x for x in golden.spreads[0].loss]})
+    write_json(path, golden.model_copy(update={"spreads": [wide, *golden.spreads[1:]]}))
+    shown = []
+    for folder in (GOLDEN, copied):
+        main(["judge", str(GOLDEN / "records" / "micro-xeon.zip"), "--golden-dir", str(folder)])
+        shown += [line for line in capsys.readouterr().out.splitlines() if line.startswith("step band") and "ao-mxfp8" in line]
+    assert shown == [
+        "step band +-0.20% to +-0.22%: ao-mxfp8 emulated and 6 more on micro",
+        "step band +-0.64% to +-2.19%: ao-mxfp8 emulated and 6 more on micro",
+    ]
+    assert (
+        "spread of ao-mxfp8: loss 30 of 30 values, most at 16: 0.000427427 -> 0.00427427"
+        in loss_store.changes(golden, loss_goldens.read(path))[0]
+    )

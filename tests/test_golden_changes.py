@@ -1,0 +1,111 @@
+"""Each field of a golden that changes is told, with its old and its new value. A field that a later version adds is told, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fp8parity.judging import loss_store, speed_goldens
+from fp8parity.judging.golden_changes import changes
+from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.speed import SpeedEntry
+from fp8parity.records.cell import Mode, Strict
+from fp8parity.records.schema import Measurement, Provenance
+from paired import golden_of, runner
+from pydantic import BaseModel
+from timings import made
+
+
+@pytest.fixture
+def golden(trajectory) -> Golden:
+    made = golden_of(runner(trajectory))
+    return made.model_copy(update={"gradients": [Measurement(metric="total sqnr", where="initial", value=44.0)]})
+
+
+def edited(value: Any, way: tuple[Any, ...], new: Any) -> Any:
+    """A copy of nested data with ``new`` at the end of ``way``."""
+    if not way:
+        return new
+    if isinstance(value, BaseModel):
+        return value.model_copy(update={way[0]: edited(getattr(value, way[0]), way[1:], new)})
+    copied = value.copy()
+    copied[way[0]] = edited(value[way[0]], way[1:], new)
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("way", "new", "told"),
+    [
+        (("schedule", "lr"), 0.002, "schedule.lr 0.001 -> 0.002 (+0.001)"),
+        (("schedule", "tail"), 50, "schedule.tail 40.0 -> 50 (+10)"),
+        (("spec_hash",), "other", "spec_hash spec -> other"),
+        (("fingerprint",), "other", "fingerprint print -> other"),
+        (("floor",), 3.5, "floor - -> 3.5"),
+        (("seeds", 1, "initial_weights"), "x", "seed 1: initial_weights w1 -> x"),
+        (("seeds", 1, "final_weights"), "x", "seed 1: final_weights f -> x"),
+        (("seeds", 1, "loss", 7), 6.0, "seed 1: loss 1 of 160 values, most at 7: 4.94352 -> 6.0 (+1.06)"),
+        (("seeds", 1, "grad_norm", 7), 6.0, "seed 1: grad_norm 1 of 160 values, most at 7: 2.0 -> 6.0 (+4)"),
+        (("seeds", 1, "validation", 0), (159, 3.6), "seed 1: validation 1 of 1 values, most at 0: (159, 3.5) -> (159, 3.6)"),
+        (("seeds", 1, "replicas", 0, "loss", 0), 6.0, "seed 1 replica1: loss 1 of 160 values, most at 0: 5.01003 -> 6.0 (+0.99)"),
+        (("gradients", 0, "value"), 43.5, "gradients total sqnr @ initial: value 44.0 -> 43.5 (-0.5)"),
+        (("spreads", 0, "tail_sd"), 2e-5, "spread of te-current: tail_sd "),
+        (("spreads", 0, "loss", 3), 0.01, "spread of te-current: loss 1 of 20 values, most at 3: "),
+        (("spreads", 0, "grad_norm", 3), 0.01, "spread of te-current: grad_norm 1 of 20 values, most at 3: "),
+        (("spreads", 0, "seeds"), 9, "spread of te-current: seeds 24 -> 9 (-15)"),
+        (("spreads", 0, "recipes"), ["te-block"], "spread of te-current removed"),
+        (("spreads", 0, "recipes"), ["te-block"], "spread of te-block: new"),
+        (("provenance", "commit"), "def", "provenance.commit abc -> def"),
+        (("provenance", "packages", "torch"), "2.14", "provenance.packages.torch 0 -> 2.14"),
+    ],
+)  # fmt: skip
+def test_a_changed_field_is_told(golden, way, new, told):
+    found = changes(golden, edited(golden, way, new))
+    assert any(told in line for line in found), found
+    assert found != [] and loss_store.changes(golden, edited(golden, way, new)) != loss_store.changes(golden, golden)
+
+
+def leaves(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The ways to all values that hold no others. Of a list the last item stands for all."""
+    if isinstance(value, BaseModel):
+        return [w for name in type(value).model_fields for w in leaves(getattr(value, name), (*way, name))]
+    if isinstance(value, dict):
+        return [w for name in value for w in leaves(value[name], (*way, name))] or [way]
+    if isinstance(value, list) and value:
+        return leaves(value[-1], (*way, len(value) - 1))
+    return [way]
+
+
+def test_no_field_of_a_golden_can_change_in_silence(golden):
+    """The fields are those of the classes, so a field that is added later is told without anybody's care."""
+    ways = leaves(golden)
+    assert len(ways) >= 50
+    silent = [way for way in ways if not changes(golden, edited(golden, way, "changed"))]
+    assert silent == []
+
+
+def test_no_field_of_a_throughput_golden_can_change_in_silence():
+    golden = speed_goldens.updated(None, [made()])
+    silent = [way for way in leaves(golden) if speed_goldens.changes(golden, edited(golden, way, 0.5)) == []]
+    assert silent == []
+
+
+class Later(Strict):
+    """A model of a later version, which nobody has named in the module."""
+
+    parts: list[SpeedEntry]
+    more: Provenance | None = None
+
+
+def test_a_list_of_unnamed_models_is_told_by_its_places():
+    one = SpeedEntry(
+        ratio=1.0, low=1.0, high=1.0, pairs=6, memory=1.0, tokens_per_second=1.0, bf16_tokens_per_second=1.0, mode=Mode.EAGER, tokens=1,
+        flops_per_token=1.0, commit="c",
+    )  # fmt: skip
+    same = "low 1.0, high 1.0, pairs 6, memory 1.0, tokens_per_second 1.0, bf16_tokens_per_second 1.0"
+    two = one.model_copy(update={"pairs": 7})
+    assert changes(Later(parts=[one]), Later(parts=[one, one])) == [
+        f"parts 2: new, ratio 1.0, {same}, mode eager, tokens 1, flops_per_token 1.0, commit c"
+    ]
+    assert changes(Later(parts=[one, one]), Later(parts=[one, two])) == ["parts 2: pairs 6 -> 7 (+1)"]
+    assert changes(Later(parts=[one, one]), Later(parts=[one])) == ["parts 2 removed"]
+    assert changes(Later(parts=[]), Later(parts=[])) == []
