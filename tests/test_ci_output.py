@@ -17,6 +17,7 @@ recipe = "te-block"
 model = "tiny"
 check = "loss parity"
 status = "fail"
+says = "50% off"
 link = "https://example.org/issues/7"
 expires = 2999-01-01
 why = "the scale is applied twice"
