@@ -3,51 +3,21 @@
 from __future__ import annotations
 
 import re
-import xml.etree.ElementTree as ElementTree
-from pathlib import Path
 
-import processes
+import gates
 import pytest
-from processes import FIXTURES, ROOT
+from gates import properties
 
 pytestmark = pytest.mark.slow
 
 
-CONFTEST = """
-import reports
-from fp8parity.judging import loss
-from fp8parity.judging.verdict import Gap, LossDetail, Verdict
-from fp8parity.records.storage import name_of, write_json
-from fp8parity.runner import Runner
-
-pytest_plugins = ("fp8parity.gate.plugin",)
-STATUS = {status}
-
-def trajectory(self, cell, seed):
-    if STATUS.get(cell.recipe) == "crash":
-        raise ModuleNotFoundError("No module named 'gone'")
-    made = reports.run(cell.model, cell.recipe, seed, 16, cell=cell)
-    write_json(self.settings.records / name_of(made), made)
-    return made
-
-def judge(candidates, controls, golden, policy, numbers):
-    cell = candidates[0].cell
-    gap = Gap(mean=0.0081, low=0.0066, high=0.0097, n=3, text="+0.81% [+0.66%, +0.97%]")
-    detail = LossDetail(margin=0.005, seeds=[0, 1, 2], gap=gap)
-    return Verdict(cell=cell, check="loss parity", status=STATUS.get(cell.recipe, "pass"), headline="50% off: a, b", detail=detail)
-
-Runner.trajectory = trajectory
-loss.judge = judge
-
-def pytest_collection_modifyitems(items):
-    items.reverse()
-"""
 KNOWN = """
 [[known]]
 recipe = "te-block"
 model = "tiny"
 check = "loss parity"
 status = "fail"
+says = "50% off"
 link = "https://example.org/issues/7"
 expires = 2999-01-01
 why = "the scale is applied twice"
@@ -56,29 +26,7 @@ why = "the scale is applied twice"
 
 @pytest.fixture
 def gate(tmp_path):
-    """Runs suites/convergence of three emulated recipes whose verdicts are given."""
-
-    def run(*arguments: str, known: str = "", environment: dict[str, str] | None = None, **status: str):
-        (tmp_path / "conftest.py").write_text(CONFTEST.format(status={k.replace("_", "-"): v for k, v in status.items()}))
-        (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-        if not (tmp_path / "suites").exists():
-            (tmp_path / "suites").symlink_to(ROOT / "suites")
-        (tmp_path / "golden").mkdir(exist_ok=True)
-        (tmp_path / "golden" / "policy.toml").write_text('[[loss]]\nmargin = 0.005\nwhy = "a made-up row"\n')
-        (tmp_path / "golden" / "known_failures.toml").write_text(known)
-        recipes = [part for name in ("te-current", "te-block", "te-mxfp8") for part in ("--recipe", name)]
-        terms = ("suites/convergence", *recipes, "--execution", "emulated", "--model", "tiny", *arguments)
-        return processes.run("pytest", *terms, cwd=tmp_path, path=(FIXTURES, str(ROOT / "tests")), **(environment or {}))
-
-    return run
-
-
-def properties(path: Path) -> dict[str, dict[str, str]]:
-    return {
-        case.attrib["name"]: {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
-        for case in ElementTree.parse(path).getroot().iter("testcase")
-        if case.find("properties") is not None
-    }
+    return gates.of(tmp_path)
 
 
 def test_the_table_has_the_order_of_the_catalogue(gate):

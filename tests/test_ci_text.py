@@ -53,8 +53,7 @@ def test_what_was_judged_by_rules_alone_is_a_property():
 
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
-    environment = {"GITHUB_STEP_SUMMARY": str(path)}
-    assert ci.publish([], "# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, environment) == []
+    ci.summarise("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
     assert path.read_text() == "# T\n\nsentence\n\nThe whole report is too long for a summary; see the job's files.\n"
 
 

@@ -113,7 +113,13 @@ def test_a_claim_that_nothing_measured_is_named(lines):
 
 def test_a_known_failure_that_nothing_covers_is_named(lines):
     entry = KnownFailure(
-        check=("gemm",), recipe=("te-block",), status="fail", link="https://example.org/7", expires=datetime.date(2999, 1, 1), why=WHY
+        check=("gemm",),
+        recipe=("te-block",),
+        status="fail",
+        says="x",
+        link="https://example.org/7",
+        expires=datetime.date(2999, 1, 1),
+        why=WHY,
     )
     known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
     assert lines(POLICY.model_copy(update={"known": known})) == ["known failure of recipe te-block"]

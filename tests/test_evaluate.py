@@ -11,7 +11,7 @@ import pytest
 from fp8parity.judging import speed_goldens
 from fp8parity.judging.evaluate import evaluate, looks
 from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.known_failures import Expected, KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.policy import LossRow, Policy, Rule, SpeedRow
 from fp8parity.records.cell import Cell, Execution
@@ -109,7 +109,9 @@ def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
 
 
 def test_known_failures_are_marked(runs, goldens):
+    parts = ("tail gap", "to control", "first out", "to control: first out", "validation", "last validation", "to control: last validation")
     entry = KnownFailure(
+        number=tuple(Expected(metric=part, low=0.015, high=0.025) for part in parts),
         check=("loss parity",), recipe=("te-current",), status="fail", link="https://example.org/7",
         expires=datetime.date(2999, 1, 1), why=WHY,
     )  # fmt: skip

@@ -26,6 +26,7 @@ recipe = "te-current"
 execution = "native"
 check = "loss parity"
 status = "fail"
+says = "the gap is outside"
 link = "https://example.org/issues/7"
 expires = 2026-03-02
 why = "the scale is applied twice"
@@ -143,7 +144,7 @@ def test_the_cells_of_an_entry_in_words(tmp_path):
 def test_the_second_entry_is_named_by_its_own_line(tmp_path):
     found = entries(tmp_path, ENTRY + ENTRY.replace("te-current", "nothing")).problems([], MATRIX, CHECKS)
     assert len(found) == 1
-    assert f"{known_failures.FILE}:11: " in found[0]
+    assert f"{known_failures.FILE}:12: " in found[0]
 
 
 @pytest.mark.parametrize(

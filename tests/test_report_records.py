@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Literal, cast
 
 import pytest
 import reports
 from fp8parity.gate.context import PluginContext
 from fp8parity.gate.fixture import ParityFixture
+from fp8parity.gate.listener import Listener
 from fp8parity.gate.properties import CELL
 from fp8parity.gate.reporter import Reporter
+from fp8parity.gate.selection import known_cells
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.presets import presets
@@ -36,22 +38,30 @@ def session(tmp_path):
         runner = SimpleNamespace(trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None)
         stand_in = SimpleNamespace(
             runner=runner, corpora=["topics"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
-            known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None),
+            known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None), asked="",
+            execution=None,
         )  # fmt: skip
         context = cast(PluginContext, stand_in)
-        reporter = Reporter(context, reports=[str(tmp_path / "out" / "r.json")])
+        listener = Listener(known_cells(context))
+        reporter = Reporter(context, listener, reports=[str(tmp_path / "out" / "r.json")])
         for cell in checks:
             for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):
                 item = SimpleNamespace(user_properties=[])
+                outcome: Literal["passed", "failed"] = "passed"
                 try:
                     call(ParityFixture(cast(pytest.Item, item), context), cell)
                 except pytest.fail.Exception:
                     assert faulty
+                    outcome = "failed"
+                test = f"{call.__name__}[{cell.id}]"
                 properties = [(CELL, cell.id), *item.user_properties]
-                report = SimpleNamespace(user_properties=properties, when="call", skipped=False)
-                reporter.pytest_runtest_logreport(cast(pytest.TestReport, report))
-        config = SimpleNamespace(option=SimpleNamespace(collectonly=False))
-        reporter.pytest_sessionfinish(cast(pytest.Session, SimpleNamespace(config=config, exitstatus=0)), 0)
+                report = pytest.TestReport(test, ("f", 0, "d"), {}, outcome, "no such layer", "call", (), 0, 0, 0, properties)
+                listener.pytest_runtest_logreport(report)
+        config = SimpleNamespace(option=SimpleNamespace(collectonly=False), stash=pytest.Stash())
+        stopped = {"exitstatus": pytest.ExitCode.OK, "shouldfail": False, "shouldstop": False}
+        finish = reporter.pytest_sessionfinish(cast(pytest.Session, SimpleNamespace(config=config, **stopped)))
+        assert next(finish) is None
+        assert list(finish) == []
         return reporter
 
     return judge

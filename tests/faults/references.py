@@ -50,6 +50,7 @@ def _known(value: float, expires: str, status: str = "fail") -> Plant:
     entry = (
         f'\n[[known]]\nrecipe = "te-current"\ncheck = "gemm"\nstatus = "{status}"\nlink = "https://example.org/7"\n'
         f'expires = {expires}\nwhy = "the scale is applied twice"\n'
+        'number = [{ metric = "fprop sqnr", where = "gaussian", low = 23, high = 25 }]\n'
     )
 
     def plant(folder: Path, make: Make) -> list[str]:

@@ -1,0 +1,81 @@
+"""A gate is judged against what was asked for: recipes and not the control alone, the required cells, the platform."""
+
+from __future__ import annotations
+
+import gates
+import pytest
+from processes import run
+
+pytestmark = pytest.mark.slow
+
+WITHOUT_BLOCK = """
+from fp8parity.gate import selection
+there = selection.skip_reason
+selection.skip_reason = lambda recipe, *rest: "needs the package x" if recipe.name == "te-block" else there(recipe, *rest)
+"""
+ALL = ("bf16", *gates.RECIPES)
+
+
+@pytest.fixture
+def gate(tmp_path):
+    return gates.of(tmp_path)
+
+
+def test_a_gate_in_which_nothing_quantised_ran_is_red(tmp_path):
+    """The command of the report, on a CPU: BF16's GEMM passes, and 18 tests of recipes are skipped."""
+    terms = ("suites/numerics", "-k", "gemm", "--execution", "native", "--parity-records", str(tmp_path))
+    done = run("pytest", *terms, "--parity-report", str(tmp_path / "r.md"))
+    assert "1 passed, 18 skipped" in done.stdout
+    assert done.returncode == 1, done.stdout
+    assert "Refuse: all 1 checks that ran are green, but only the BF16 control was checked and no recipe: 18 tests" in done.stdout
+    assert "**Refuse: all 1 checks" in (tmp_path / "r.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ((), {"recipes": ("bf16",), "execution": "native"}),
+        (("-k", "bf16"), {"recipes": ALL}),
+        (("-k", "emulated or bf16"), {"recipes": ALL}),
+    ],
+    ids=["--recipe bf16", "-k bf16", "with recipes"],
+)
+def test_who_selects_the_control_alone_wants_no_recipe(gate, arguments, given):
+    done = gate(*arguments, **given)
+    assert done.returncode == 0, done.stdout
+    assert "Accept: all " in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_a_required_cell_that_k_removed_is_named(gate, workers):
+    done = gate("-k", "te-current and emulated", "--require", "te-*-emulated", *workers)
+    assert done.returncode == 1
+    assert "fp8-parity: required cell te-block-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
+    assert "fp8-parity: required cell te-mxfp8-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
+    assert "required cell te-current-tiny-emulated" not in done.stdout
+    assert "Refuse: all 1 checks that ran are green, but required cell te-block-tiny-emulated was removed" in done.stdout
+
+
+def test_a_platform_removes_only_cells_of_other_platforms(gate):
+    """``-m cpu`` selects the emulated cells. It does not ask for native ones."""
+    done = gate("-m", "cpu", "--require", "te-*", "-n", "1")
+    assert done.returncode == 0, done.stdout
+    assert "Accept: all 3 checks are green." in done.stdout
+
+
+def test_the_sentence_names_what_a_platform_lacks(gate):
+    done = gate("-m", "cpu", more=WITHOUT_BLOCK)
+    assert done.returncode == 0, done.stdout
+    says = "Accept: all 2 checks are green; -m cpu --execution emulated was asked for, and 1 test of it cannot run here: te-block (1 test, "
+    assert f"{says}needs the package x)." in done.stdout
+
+
+def test_a_refusal_names_what_a_platform_lacks_too(gate):
+    done = gate("-m", "cpu", more=WITHOUT_BLOCK, te_current="fail")
+    assert done.returncode == 1
+    assert "and 1 test of it cannot run here: te-block (1 test, needs the package x)." in done.stdout
+
+
+def test_what_was_not_asked_for_is_not_named(gate):
+    """Native kernels cannot run on a CPU, and the user asked for the emulation: the sentence is plain."""
+    assert "Accept: all 3 checks are green.\n" in gate().stdout

@@ -1,0 +1,148 @@
+"""What a gate says when part of it was not judged: the sentence, the table, the reports, JUnit and annotations agree, and none is green."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from functools import partial
+from pathlib import Path
+
+import gates
+import processes
+import pytest
+from gates import properties
+
+pytestmark = pytest.mark.slow
+
+ACTIONS = {"GITHUB_ACTIONS": "true"}
+FIXTURE = """
+import pytest
+
+@pytest.fixture(autouse=True)
+def device(request):
+    if "te-block" in request.node.name and {when!r} == "setup":
+        raise RuntimeError("no device")
+    yield
+    if "te-block" in request.node.name and {when!r} == "teardown":
+        raise RuntimeError("no device")
+"""
+SILENT = """
+def pytest_runtest_protocol(item):
+    return True if "te-block" in item.name else None
+"""
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """The emulated cells of three recipes: the others would be skipped here."""
+    return partial(gates.of(tmp_path), "-k", "emulated or own")
+
+
+def suite(path: Path) -> dict[str, str]:
+    """The properties of the whole suite in a JUnit file."""
+    found = ElementTree.parse(path).getroot().find("testsuite/properties")
+    assert found is not None
+    return {p.attrib["name"]: p.attrib["value"] for p in found}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "code", "counts", "says"),
+    [
+        (
+            ("-n", "2"), {"te_block": "die"}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed (first test_loss_parity[te-block",
+            "Refuse: te-block emulated on tiny could not be checked (test_loss_parity: the process that ran the test died: worker 'gw",
+        ),
+        (
+            ("-n", "1", "--max-worker-restart", "0"), {"te_mxfp8": "die"}, 1, "3 selected tests: 0 judged, 0 skipped, 1 crashed",
+            "2 missing (first test_loss_parity[te-",
+        ),
+        (
+            (), {"more": FIXTURE.format(when="setup")}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed",
+            "(test_loss_parity: a fixture failed before the test: RuntimeError: no device)",
+        ),
+        (
+            (), {"more": FIXTURE.format(when="teardown")}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed",
+            "(test_loss_parity: a fixture failed after the test: RuntimeError: no device)",
+        ),
+        (
+            (), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing (first test_loss_parity[te-b",
+            "Refuse: all 1 checks that ran are green, but 3 selected tests: ",
+        ),
+        (("-n", "1"), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 1 crashed", "keyboard-interrupt"),
+        (("-x",), {"te_mxfp8": "fail"}, 1, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing", "; stopping after 1 failures"),
+        (("-n", "1", "-x"), {"te_mxfp8": "fail"}, 2, "selected tests: ", "pytest stopped early: stopping after 1 failures"),
+        ((), {"more": SILENT}, 1, "3 selected tests: 2 judged, 0 skipped, 0 crashed, 1 missing (first test_loss_parity[te-block", "but 3"),
+    ],
+    ids=["worker died", "worker not replaced", "setup", "teardown", "interrupt", "interrupt of a worker", "-x", "-x xdist", "silent"],
+)  # fmt: skip
+def test_what_was_not_judged_is_counted_and_refused(gate, tmp_path, arguments, given, code, counts, says):
+    written = ("--junitxml", "out.xml", "--parity-report", "out.json")
+    done = gate(*arguments, *written, environment=ACTIONS, **given)
+    assert done.returncode == code, done.stdout
+    assert "Accept" not in done.stdout
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert counts in report["sentence"]
+    assert says in report["sentence"]
+    assert report["sentence"] in done.stdout
+    assert not report["green"]
+    assert any(counts in line for line in done.stdout.splitlines() if line.startswith("::error title=fp8-parity::"))
+    found = suite(tmp_path / "out.xml")
+    assert found["sentence"] == report["sentence"]
+    assert found["missing"] == str(len(report["outcome"]["missing"]))
+    assert found["crashed"] == str(len(report["outcome"]["crashed"]))
+
+
+def test_the_user_s_own_interrupt_is_named(gate):
+    assert (
+        "1 missing (first test_loss_parity[te-current-tiny-emulated]); the user interrupted the run." in gate(te_current="interrupt").stdout
+    )
+
+
+@pytest.mark.parametrize("when", ["setup", "teardown"])
+def test_a_crash_has_its_row_its_property_and_its_annotation(gate, tmp_path, when):
+    done = gate("--junitxml", "out.xml", environment=ACTIONS, more=FIXTURE.format(when=when))
+    [row] = [line for line in done.stdout.splitlines() if line.startswith("te-block ")]
+    assert row.split()[-1] == "error"
+    case = properties(tmp_path / "out.xml")["test_loss_parity[te-block-tiny-emulated]"]
+    assert (case["cell"], case["status"]) == ("te-block-tiny-emulated", "error")
+    assert case["headline"].endswith("RuntimeError: no device")
+    assert any(line.startswith("::error title=te-block-tiny-emulated%3A ") for line in done.stdout.splitlines())
+
+
+def test_a_file_that_cannot_be_collected_is_named(gate, tmp_path):
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
+    done = gate("test_broken.py")
+    assert done.returncode == 2
+    assert "Refuse: 3 selected tests: 0 judged, 0 skipped, 0 crashed, 3 missing" in done.stdout
+    assert (
+        "1 file could not be collected (first test_broken.py: ModuleNotFoundError: No module named 'nothing_of_this_name')" in done.stdout
+    )
+    going = gate("test_broken.py", "--continue-on-collection-errors")
+    assert going.returncode == 1
+    assert "Refuse: all 3 checks that ran are green, but 3 selected tests: 3 judged" in going.stdout
+
+
+def test_a_failing_test_without_a_cell_is_no_accept(gate, tmp_path):
+    (tmp_path / "test_own.py").write_text("def test_own():\n    assert 1 == 2\n")
+    done = gate("test_own.py")
+    assert done.returncode == 1
+    assert "4 selected tests: 3 judged, 0 skipped, 1 crashed (first test_own: assert 1 == 2)" in done.stdout
+    assert "Accept" not in done.stdout
+
+
+def test_a_session_without_cells_has_no_sentence(tmp_path):
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("fp8parity.gate.plugin",)\n')
+    (tmp_path / "test_own.py").write_text("def test_own():\n    assert 1 == 2\n")
+    for arguments in ((), ("-n", "1")):
+        done = processes.run("pytest", *arguments, cwd=tmp_path)
+        assert done.returncode == 1
+        assert "Refuse" not in done.stdout
+
+
+def test_a_session_that_was_judged_whole_is_accepted(gate, tmp_path):
+    done = gate("--junitxml", "out.xml", "-n", "2")
+    assert done.returncode == 0, done.stdout
+    assert "Accept: all 3 checks are green." in done.stdout
+    assert suite(tmp_path / "out.xml") == {
+        "sentence": "Accept: all 3 checks are green.", "selected": "3", "judged": "3", "skipped": "0", "crashed": "0", "missing": "0",
+    }  # fmt: skip

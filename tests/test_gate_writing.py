@@ -1,0 +1,129 @@
+"""Whatever fails at the end of a gate: the table comes first, verdicts and exit status survive, and the failure is one line."""
+
+from __future__ import annotations
+
+import json
+
+import gates
+import pytest
+from fp8parity.cli import main
+from fp8parity.judging.verdict import Status, Verdict
+from fp8parity.records.storage import name_of, write_json
+from processes import Done
+from sessions import GOLDEN
+
+pytestmark = pytest.mark.slow
+
+FULL = "/dev/full"
+BROKEN_TABLE = """
+from fp8parity.report import terminal
+
+def table(report, width):
+    raise KeyError("column")
+
+terminal.table = table
+"""
+BROKEN_VIEW = """
+from fp8parity.report import curves
+
+def views(verdicts, evidence):
+    if evidence.records:
+        raise KeyError("curve")
+    return []
+
+curves.views = views
+"""
+INTERNAL = """
+def pytest_runtest_logfinish(nodeid):
+    if "te-block" in nodeid:
+        raise KeyError("plugin")
+"""
+
+
+@pytest.fixture
+def gate(tmp_path):
+    (tmp_path / "file").write_text("")
+    return gates.of(tmp_path)
+
+
+def survived(done: Done, sentence: str, line: str) -> None:
+    """The table and the sentence are there, then one line about the failure, and no traceback."""
+    assert sentence in done.stdout
+    assert line in done.stdout
+    assert done.stdout.index(sentence) < done.stdout.index(line)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "INTERNALERROR" not in done.stdout + done.stderr
+
+
+WAYS = {
+    "--parity-report file/r.html could not be written: ": ("--parity-report", "file/r.html"),
+    "--junitxml ": ("--junitxml", FULL),
+    "the step summary could not be written: [Errno 28] No space left on device": (),
+}
+
+
+@pytest.mark.parametrize(("line", "arguments"), WAYS.items(), ids=["report", "junit", "summary"])
+@pytest.mark.parametrize(
+    ("status", "code", "sentence"), [("pass", 3, "Accept: all 3"), ("fail", 1, "Refuse: te-block emulated on tiny fails")]
+)
+def test_a_report_that_cannot_be_written_is_one_line(gate, tmp_path, line, arguments, status, code, sentence):
+    variables = {"GITHUB_ACTIONS": "true"} | ({} if arguments else {"GITHUB_STEP_SUMMARY": FULL})
+    done = gate(*arguments, "--parity-report", "ok.json", environment=variables, te_block=status)
+    assert done.returncode == code, done.stdout
+    survived(done, sentence, f"fp8-parity: {line}")
+    assert f"::error title=fp8-parity::{line}" in done.stdout
+    assert json.loads((tmp_path / "ok.json").read_text())["sentence"].startswith(sentence)
+    assert "generated xml file" not in done.stdout
+
+
+def test_an_unknown_ending_is_wrong_usage_before_anything_runs(gate, tmp_path):
+    done = gate("--parity-report", "r.pdf")
+    assert done.returncode == 4
+    assert "--parity-report r.pdf: no renderer for '.pdf'; use .md or .html or .json" in done.stderr
+    assert not (tmp_path / ".parity").exists()
+
+
+def test_a_table_that_cannot_be_drawn_leaves_the_sentence(gate):
+    done = gate(more=BROKEN_TABLE)
+    assert done.returncode == 3
+    survived(done, "Accept: all 3 checks are green.", "fp8-parity: the table could not be written: KeyError: 'column'")
+
+
+def test_plots_that_cannot_be_made_leave_the_verdicts(gate, tmp_path):
+    done = gate("--parity-report", "r.md", more=BROKEN_VIEW)
+    assert done.returncode == 1
+    assert "Refuse: all 3 checks that ran are green, but the report lacks its plots: KeyError: 'curve'." in done.stdout
+    assert "| te-block | tiny |" in (tmp_path / "r.md").read_text()
+
+
+def test_an_internal_error_leaves_the_verdicts(gate, tmp_path):
+    done = gate("-k", "emulated", "--parity-report", "r.json", more=INTERNAL)
+    assert done.returncode == 3
+    sentence = json.loads((tmp_path / "r.json").read_text())["sentence"]
+    assert sentence == (
+        "Refuse: all 2 checks that ran are green, but 3 selected tests: 2 judged, 0 skipped, 0 crashed, 1 missing "
+        "(first test_loss_parity[te-current-tiny-emulated]); pytest stopped by an internal error: KeyError: 'plugin'."
+    )
+    assert sentence in done.stdout
+
+
+@pytest.mark.parametrize(("shift", "code"), [(1e-4, 2), (0.02, 1)], ids=["green", "red"])
+def test_judge_prints_all_before_a_report_that_cannot_be_written(trajectory, tmp_path, capsys, monkeypatch, shift, code):
+    from fp8parity.judging import loss
+
+    def judged(runs: object, controls: object, golden: object, policy: object, numbers: object) -> Verdict:
+        cell = runs[0].cell  # type: ignore[index]
+        status: Status = "fail" if shift > 0.01 and not cell.is_control else "pass"
+        return Verdict(cell=cell, check="loss parity", status=status, headline="by order")
+
+    monkeypatch.setattr(loss, "judge", judged)
+    for r in [x for s in range(3) for x in (trajectory(seed=s), trajectory("te-current", s, shift))]:
+        write_json(tmp_path / "set" / name_of(r), r)
+    (tmp_path / "file").write_text("")
+    bad, good = tmp_path / "file" / "r.md", tmp_path / "r.md"
+    assert main(["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN), "--report", str(bad), "--report", str(good)]) == code
+    printed = capsys.readouterr()
+    assert ("loss parity fail: by order" in printed.out) == (code == 1)
+    assert printed.err.startswith(f"fp8parity: --report {bad} could not be written: ")
+    assert printed.err.count("\n") == 1
+    assert good.exists()

@@ -1,0 +1,221 @@
+"""A known failure is recognised by its numbers: check, metric, place and range. Anything else beside them stays red."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fp8parity.judging import goldens, known_failures, numerics, policy
+from fp8parity.judging.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
+from fp8parity.records import sets
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement, Measurements
+from paired import SEEDS, STEPS, Make, at, golden_of, judged, runner
+from sessions import DAY, GOLDEN, verdict
+
+NAN = math.nan
+ENTRY = """
+[[known]]
+check = "{check}"
+status = "{status}"
+{named}
+link = "https://example.org/issues/7"
+expires = 2999-01-01
+why = "the scale is applied twice"
+"""
+SQNR = 'number = [{ metric = "fprop sqnr", where = ["uniform", "outliers"], low = 20, high = 22 }]'
+
+
+def entries(folder: Path, named: str, check: str = "gemm", status: str = "fail") -> KnownFailures:
+    (folder / known_failures.FILE).write_text(ENTRY.format(check=check, status=status, named=named))
+    return known_failures.load(folder, datetime.date(2026, 3, 1))
+
+
+def wrong(*failing: tuple[str, str, float], kernels: tuple[str, ...] = (), status: Status = "fail", headline: str = "h") -> Verdict:
+    numbers = [Failing(metric=metric, where=where, value=value) for metric, where, value in failing]
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
+    detail = NumericsDetail(failing=numbers, kernels=list(kernels))
+    return Verdict(cell=cell, check="gemm", status=status, headline=headline, detail=detail)
+
+
+KNOWN = ("fprop sqnr", "uniform", 21.0)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status"),
+    [
+        ([KNOWN], "known"),
+        ([("fprop sqnr", "outliers", 20.0)], "known"),
+        ([KNOWN, ("fprop sqnr", "outliers", 22.0)], "known"),
+        ([("fprop sqnr", "uniform", 19.9)], "fail"),
+        ([("fprop sqnr", "uniform", 22.1)], "fail"),
+        ([("fprop sqnr", "uniform", NAN)], "fail"),
+        ([("fprop sqnr", "gaussian", 21.0)], "fail"),
+        ([("dgrad sqnr", "uniform", 21.0)], "fail"),
+        ([KNOWN, ("dgrad sqnr", "uniform", 21.0)], "fail"),
+        ([], "fail"),
+    ],
+)
+def test_every_failing_number_is_named_with_its_range(tmp_path, failing, status):
+    assert entries(tmp_path, SQNR).mark(wrong(*failing)).status == status
+
+
+def test_nan_is_a_value_that_an_entry_can_name(tmp_path):
+    known = entries(tmp_path, 'number = [{ metric = "difference", where = "one block", low = nan, high = nan }]')
+    assert known.mark(wrong(("difference", "one block", NAN))).status == "known"
+    assert known.mark(wrong(("difference", "one block", 0.3))).status == "fail"
+    assert known.mark(wrong(("difference", "one block", math.inf))).status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "status"), [(("triton_red_a",), "known"), (("triton_red_a", "triton_b"), "fail"), (("triton_b",), "fail"), ((), "fail")]
+)
+def test_a_kernel_that_is_named_is_the_only_one_to_blame(tmp_path, kernels, status):
+    assert entries(tmp_path, f'{SQNR}\nkernel = "triton_red_a"').mark(wrong(KNOWN, kernels=kernels)).status == status
+    assert entries(tmp_path, SQNR).mark(wrong(KNOWN, kernels=kernels)).status == "known"
+
+
+def test_kernels_come_from_the_notes_of_the_check():
+    notes = [
+        "36 kernels, 16 of them in up to 6 configurations",
+        "triton_red_fused_x_8 in XBLOCK: 2, num_warps: 16: alone nan from eager; in others 0.0001",
+        "triton_red_fused_x_9 in XBLOCK: 1, num_warps: 16: alone nan from eager; in others 0.0001",
+        "triton_poi_y in XBLOCK: 2: alone 0.3 from eager; in others 0.0001",
+    ]
+    assert numerics.blamed(notes) == ["triton_red_fused_x", "triton_poi_y"]
+
+
+def test_a_failure_without_numbers_is_known_by_its_words_alone(tmp_path):
+    known = entries(tmp_path, 'says = "cuBLAS has no kernel"', status="error")
+    assert known.mark(wrong(status="error", headline="x: cuBLAS has no kernel for it")).status == "known"
+    assert known.mark(wrong(status="error", headline="out of memory")).status == "error"
+    assert entries(tmp_path, 'says = "h"').mark(wrong(KNOWN)).status == "fail"  # the words do not name its number
+
+
+def test_what_is_not_known_is_said(tmp_path):
+    found = entries(tmp_path, f'{SQNR}\nkernel = "triton_a"').mark(wrong(KNOWN, ("dgrad sqnr", "uniform", 21.0), kernels=("triton_b",)))
+    says = (
+        "https://example.org/issues/7 is about something else: known_failures.toml does not name dgrad sqnr @ uniform 21, kernel triton_b"
+    )
+    assert ("not known", says) in found.lines
+
+
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ("", r"key \(row\): .*name what fails: number = "),
+        (SQNR.replace("low = 20", "low = 23"), r"key number.0: .*low = 23 and high = 22 are no range"),
+        (SQNR.replace("low = 20", "low = nan"), r"key number.0: .*for a NaN give nan twice"),
+        (SQNR.replace("low = 20, ", ""), r"key number.0.low: Field required"),
+    ],
+)
+def test_an_entry_that_names_nothing_is_malformed(tmp_path, named, message):
+    with pytest.raises(ValueError, match=message):
+        entries(tmp_path, named)
+
+
+def test_the_numbers_of_a_record_are_those_that_are_not_green(trajectory):
+    """One number below its limits, one that no row mentions, and one inside."""
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
+    rows = [("fprop sqnr", "gaussian", 24.0), ("dgrad sqnr", "gaussian", 24.5), ("fprop color", "gaussian", 1.0)]
+    values = [Measurement(metric=m, where=w, value=v) for m, w, v in rows]
+    found = verdict(Measurements(cell=cell, check="gemm", values=values, provenance=trajectory().provenance, session="s"))
+    assert found.status == "fail"
+    assert [(f.metric, f.where, f.value) for f in found.failing] == [rows[0], rows[2]]
+
+
+class TestCommittedRows:
+    """golden/known_failures.toml against the records that it was measured on."""
+
+    @pytest.fixture(scope="class")
+    def records(self) -> dict[tuple[str, str], Measurements]:
+        found = sets.load([GOLDEN / "records" / "h200.zip"])
+        return {(r.cell.id, r.check): r for r in found if isinstance(r, Measurements) and r.cell.recipe == "ao-rowwise-gw-hp"}
+
+    def judged(self, record: Measurements) -> Status:
+        rules, stored = policy.load(GOLDEN, DAY), goldens.load(GOLDEN)
+        assert rules.known is not None
+        return rules.known.mark(numerics.judge(record, rules, stored.numbers)).status
+
+    @pytest.mark.parametrize(("model", "check"), [("mini", "autotune"), ("small", "autotune"), ("mini", "modes")])
+    def test_the_measured_failures_are_known(self, records, model, check):
+        assert self.judged(records[f"ao-rowwise-gw-hp-{model}-native", check]) == "known"
+
+    @pytest.mark.parametrize(
+        ("check", "metric", "value"),
+        [
+            ("autotune", "configuration difference", 0.3),
+            ("autotune", "autotuned kernels", 2.0),
+            ("modes", "compiled difference", 0.5),
+            ("modes", "graphed difference", 0.1),
+            ("modes", "compiled graphs", 0.0),
+        ],
+    )
+    def test_other_values_and_further_numbers_are_red(self, records, check, metric, value):
+        record = records["ao-rowwise-gw-hp-mini-native", check]
+        values = [m.model_copy(update={"value": value}) if m.metric == metric else m for m in record.values]
+        assert self.judged(record.model_copy(update={"values": values})) == "fail"
+
+    def test_another_kernel_is_red(self, records):
+        record = records["ao-rowwise-gw-hp-mini-native", "autotune"]
+        other = [note.replace("silu", "gelu") for note in record.notes]
+        assert other != record.notes
+        assert self.judged(record.model_copy(update={"notes": other})) == "fail"
+
+
+class TestLossParity:
+    @pytest.fixture
+    def run(self, trajectory: Make) -> Make:
+        return runner(trajectory)
+
+    @pytest.fixture
+    def golden(self, run: Make, monkeypatch: pytest.MonkeyPatch) -> Golden:
+        monkeypatch.delenv("CI", raising=False)
+        return golden_of(run)
+
+    def parts(self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path) -> tuple[Verdict, dict[str, float]]:
+        controls = [run(seed=s) for s in SEEDS]
+        found = judged(golden, [run("te-current", s, 7, change) for s in SEEDS], controls, folder)
+        return found, {f.metric: f.value for f in found.failing}
+
+    def test_a_spike_is_the_band_alone(self, golden, run, tmp_path):
+        found, parts = self.parts(golden, run, at(48, 56, 0.05), tmp_path)
+        assert found.status == "fail"
+        assert parts == {"first out": pytest.approx(0.05, abs=2e-3), "to control: first out": pytest.approx(0.05, abs=2e-3)}
+
+    def test_a_gap_is_in_every_part_that_sees_it(self, golden, run, tmp_path):
+        found, parts = self.parts(golden, run, at(100, STEPS, 0.01), tmp_path)
+        assert found.status == "fail"
+        assert {"tail gap", "to control", "first out", "validation", "last validation"} <= parts.keys()
+        assert parts["tail gap"] == pytest.approx(0.01, abs=1e-3)
+
+    @pytest.mark.parametrize(("spike", "status"), [(0.05, "known"), (0.2, "fail")])
+    def test_an_entry_names_the_part_and_its_range(self, golden, run, tmp_path, spike, status):
+        names = [f'{{ metric = "{name}", low = 0.04, high = 0.06 }}' for name in ("first out", "to control: first out")]
+        known = entries(tmp_path, f"number = [{', '.join(names)}]", check="loss parity")
+        assert known.mark(self.parts(golden, run, at(48, 56, spike), tmp_path)[0]).status == status
+        gap_too = self.parts(golden, run, at(48, 56, 0.05) + at(120, STEPS, 0.01), tmp_path)[0]
+        assert known.mark(gap_too).status == "fail"
+
+    def test_the_numbers_survive_the_way_between_processes(self, golden, run, tmp_path):
+        found = self.parts(golden, run, at(48, 56, 0.05), tmp_path)[0]
+        assert Verdict.model_validate_json(found.model_dump_json()).failing == found.failing
+        nan = Verdict.model_validate_json(wrong(("difference", "one block", NAN)).model_dump_json())
+        assert math.isnan(nan.failing[0].value)
+
+
+def test_an_entry_is_built_from_names_and_lists():
+    given = {
+        "check": "gemm",
+        "status": "fail",
+        "link": "https://x.org",
+        "expires": datetime.date(2999, 1, 1),
+        "why": "because of the scale",
+    }
+    made = KnownFailure.model_validate(given | {"number": [{"metric": "m", "low": 0, "high": 1}]})
+    assert made.number[0].where == ("",)
