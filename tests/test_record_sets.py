@@ -172,7 +172,7 @@ def test_a_candidate_without_a_control_of_its_own_machine_is_an_error(shard, tmp
     records += [r for r in shard("te-current", "two", device="H200") if r.cell.recipe != "bf16"]
     (tmp_path / "policy.toml").write_text(TOML)
     assert main(["judge", str(put(tmp_path / "a", records)), "--golden-dir", str(tmp_path)]) == 1
-    assert "0 seeds have a BF16 control of the same machine and packages on record; 2 are needed" in capsys.readouterr().out
+    assert "seed 0, 1, 2: no BF16 control of the same machine and packages on record" in capsys.readouterr().out
 
 
 def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
