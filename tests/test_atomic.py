@@ -58,6 +58,14 @@ def test_a_killed_writer_leaves_the_old_file_and_the_next_one_cleans_up(tmp_path
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other.md", "report.html"]
 
 
+def test_a_link_stays_a_link_to_the_new_content(tmp_path):
+    (tmp_path / "share").mkdir()
+    (tmp_path / "latest.html").symlink_to(tmp_path / "share" / "a.html")
+    atomic.write(tmp_path / "latest.html", "new")
+    assert (tmp_path / "latest.html").is_symlink()
+    assert (tmp_path / "share" / "a.html").read_text() == "new"
+
+
 def test_a_running_writer_is_left_alone(tmp_path):
     code = "import time\nos.replace = lambda *_: (print('here', flush=True), time.sleep(60))\natomic.write(Path(sys.argv[1]), 'new')"
     command = [sys.executable, "-c", KILLED + code, str(tmp_path / "a")]

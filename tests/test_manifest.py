@@ -10,6 +10,7 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest
+from fp8parity.records.storage import load_records
 from processes import Done, run
 from projects import ROOT, make
 
@@ -52,6 +53,7 @@ def test_a_manifest_says_what_was_selected_and_by_which_options(session):
     }
     [skip] = {(s.cell, s.outcome, bool(s.reason)) for s in found.selected if s.outcome == "skipped"}
     assert skip == ("te-current-native", "skipped", True)
+    assert {r.session for r in load_records(session)} == {found.session}
     assert found.status == "ok"
     assert found.started <= found.ended
     assert found.started.endswith("+00:00")
