@@ -27,6 +27,7 @@ from fp8parity.judging.calibration import Calibration, Line, calibrate, canary_r
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.stats import WINDOW, seeds_needed
+from fp8parity.records import atomic
 from fp8parity.records.schema import AnyRecord, Measurements, Trajectory
 from fp8parity.records.storage import load_records
 from head_to_head import KINDS, OURS, Count, count, gradient_errors, head_to_head, judged, nan_run, short_table, shown
@@ -217,7 +218,7 @@ def main() -> None:
         return
     made = page(args.records, sets, stored, rules, args.gates, args.draws)
     if args.write:
-        args.write.write_text(made, encoding="utf-8")
+        atomic.write(args.write, made)
     else:
         print(made)
 

@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "fixtures")]
 
 from faults.catalogue import CATALOGUE  # noqa: E402 - the path of the tests comes first
 from faults.fault import Fault, Finding, Kind  # noqa: E402 - the same
+from fp8parity.records import atomic  # noqa: E402 - the same
 
 Seconds = Mapping[tuple[str, str, str], float]
 HEAD = """# Planted faults
@@ -96,4 +97,4 @@ if __name__ == "__main__":
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there (default: print it)")
     target = parser.parse_args().write
     made = page(measured())
-    target.write_text(made) if target else print(made)
+    atomic.write(target, made) if target else print(made)

@@ -23,10 +23,16 @@ def make(folder: Path) -> Path:
         '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nwhy = "twelve steps of one layer"\n'
         '[[golden]]\nleast_seeds = 3\nwhy = "twelve steps of one layer"\n'
     )
-    (folder / ".gitignore").write_text(".parity/\n__pycache__/\n.pytest_cache/\n")
-    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
-        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+    (folder / ".gitignore").write_text(".parity/\nout.*\n__pycache__/\n.pytest_cache/\n")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    commit(folder)
     return folder
+
+
+def commit(folder: Path) -> None:
+    """Commit everything. A session in a clean tree may take over records of another one."""
+    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
 
 
 def start(project: Path, *args: str, **extra: str) -> Done:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records import sets
@@ -20,7 +22,7 @@ def record(check: str, recipe: str, execution: Execution = Execution.NATIVE, amo
 def changed(made: Measurements, values: dict[str, float] | None = None, *, recipe: str = "") -> Measurements:
     """The record with other values, by metric or by place, as a record of another recipe."""
     new = values or {}
-    found = [m.model_copy(update={"value": new.get(m.place, new.get(m.metric, m.value))}) for m in made.values]
+    found = [replace(m, value=new.get(m.place, new.get(m.metric, m.value))) for m in made.values]
     return made.model_copy(update={"cell": made.cell.model_copy(update={"recipe": recipe or made.cell.recipe}), "values": found})
 
 
@@ -101,5 +103,5 @@ class TestUnclear:
 def test_one_place_above_its_limits_is_not_said_to_be_unquantised():
     """At small, one linear of 17 blocks had BF16's SQNR under a rule that was too narrow. All others were quantised."""
     [made] = [r for r in H200 if (r.cell.recipe, r.cell.model, r.check) == ("te-block", "small", "layers") and r.cell.execution == "native"]
-    raised = [m.model_copy(update={"value": 52.0}) if m.place == "fprop layer sqnr @ 14.attention.o_proj" else m for m in made.values]
+    raised = [replace(m, value=52.0) if m.place == "fprop layer sqnr @ 14.attention.o_proj" else m for m in made.values]
     assert causes(verdict(made.model_copy(update={"values": raised}))) == []

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,7 @@ def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
 def bare(trajectory, tmp_path) -> list[str]:
     """The command that judges a number for which there is a rule, but no measured number."""
     record = measured(trajectory, 55.0)
-    elsewhere = record.values[0].model_copy(update={"where": "nowhere"})
+    elsewhere = replace(record.values[0], where="nowhere")
     cell = record.cell.model_copy(update={"recipe": "bf16", "execution": Execution.NATIVE})
     record = record.model_copy(update={"cell": cell, "values": [elsewhere]})
     write_json(tmp_path / name_of(record), record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import processes
 from documents import EXTEND, example
 from fp8parity import checks
@@ -18,7 +20,7 @@ def test_the_check_that_extend_shows(monkeypatch, tmp_path, session, eager):
     assert [m.metric for m in record.values] == ["fprop gain", "dgrad gain", "wgrad gain"]
     assert verdict(record, tmp_path).status == "pass"
     for factor in (0.97, 1.03):
-        wrong = [m.model_copy(update={"value": m.value * factor}) for m in record.values]
+        wrong = [replace(m, value=m.value * factor) for m in record.values]
         assert verdict(record.model_copy(update={"values": wrong}), tmp_path).status == "fail"
     assert example(2).test_gain
 

@@ -74,7 +74,7 @@ def test_a_control_of_another_machine_is_none(runs, goldens):
     _, second = evaluate(records, goldens, POLICY)
     [verdict] = second.verdicts
     assert verdict.status == "error"
-    assert verdict.headline.startswith("0 seeds have a BF16 control of the same machine and packages on record")
+    assert verdict.headline == "seed 0, 1, 2: no BF16 control of the same machine and packages on record"
 
 
 def test_a_control_of_other_packages_is_none(runs, goldens):

@@ -128,7 +128,7 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
 def test_only_the_gate_uses_pytest():
     users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))}
     assert users == {
-        f"gate/{name}.py" for name in ("context", "fixture", "junit", "listener", "options", "plugin", "reporter", "selection")
+        f"gate/{name}.py" for name in ("context", "fixture", "junit", "listener", "manifest", "options", "plugin", "reporter", "selection")
     }
 
 

@@ -18,7 +18,7 @@ import torch
 from fp8parity.judging import loss_goldens
 from narrowed import load_trajectory
 from processes import without_compiler
-from projects import record_golden, start
+from projects import commit, record_golden, start
 
 ROOT = Path(__file__).parents[1]
 
@@ -44,6 +44,7 @@ def environment(folder: Path) -> dict[str, str]:
 def test_the_way_from_golden_to_report(project, tmp_path_factory):
     """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
     record_golden(project)
+    commit(project)
     stored = loss_goldens.load(project / "golden")["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
@@ -59,7 +60,7 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "te-delayed"}
 
     # Two workers share a control: it was trained once, and the records say so.
-    before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*.json")}
+    before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*-seed*.json")}
     assert len(before) == 6
     delayed = load_trajectory(project / ".parity" / "te-delayed-nano-emulated-topics-seed0.json")
     assert "history 16" in delayed.inventory[0].config
@@ -99,6 +100,7 @@ def test_another_corpus(project):
 
 def test_a_killed_run_keeps_its_finished_cells(project, tmp_path_factory):
     record_golden(project)
+    commit(project)
     shutil.rmtree(project / ".parity")
     process = subprocess.Popen(
         command("--recipe", "te-current", "--seeds", "3"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 import reports
@@ -136,7 +137,7 @@ class TestFigures:
 
     def test_numbers_that_are_all_nan_still_make_a_report(self):
         broken = reports.layers("tiny", "te-current")
-        nan = [m.model_copy(update={"value": math.nan}) for m in broken.values]
+        nan = [replace(m, value=math.nan) for m in broken.values]
         made = snr._heat("t", "w", "r", [broken.model_copy(update={"values": nan})], snr.BY_LAYER)
         assert made.rows == [] and not made.measured
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from fp8parity.judging.verdict import Verdict
@@ -29,7 +30,7 @@ def judged(made: Measurements, recipe: str, device: str = GPU, **values: float) 
             update={
                 "cell": made.cell.model_copy(update={"recipe": recipe}),
                 "provenance": made.provenance.model_copy(update={"device": device}),
-                "values": [m.model_copy(update={"value": values.get(m.metric.replace(" ", "_"), m.value)}) for m in made.values],
+                "values": [replace(m, value=values.get(m.metric.replace(" ", "_"), m.value)) for m in made.values],
             }
         )
     )

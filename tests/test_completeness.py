@@ -1,0 +1,203 @@
+"""Sets that are not whole or not of one make: ``judge`` names what is wrong, and no golden comes from them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from fp8parity.cli import main
+from fp8parity.judging.completeness import doubts, missing
+from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.records import manifest
+from fp8parity.records.manifest import Manifest, Outcome, Selected
+from fp8parity.records.schema import Measurement, Measurements, Provenance
+from fp8parity.records.storage import load_records, name_of, write_json
+
+TOML = """
+[[loss]]
+margin = 0.005
+seeds = [3]
+why = "a made-up row"
+
+[[band]]
+check = "gemm"
+band = 0.5
+why = "a made-up band"
+"""
+
+
+@pytest.fixture
+def golden(trajectory, tmp_path) -> Path:
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    (folder / "policy.toml").write_text(TOML)
+    write_json(path_of(folder, "nano", "topics"), from_runs([trajectory(seed=s) for s in range(3)], []))
+    return folder
+
+
+def made_by(trajectory, **changes: object) -> Provenance:
+    found: Provenance = trajectory().provenance.model_copy(update=changes)
+    return found
+
+
+@pytest.fixture
+def runs(trajectory):
+    """BF16 and te-current of three seeds, of one session."""
+    return [trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16")) for recipe in ("bf16", "te-current") for s in range(3)]
+
+
+def note(trajectory, records, *more: Selected, session: str = "s", status: str = "ok", **changes: object) -> Manifest:
+    """The manifest of a session that made these records, one test for each cell."""
+    cells: dict[str, list[str]] = {}
+    for r in records:
+        cells.setdefault(r.cell.id, []).append(name_of(r))
+    made = [Selected(cell=c, test="test_loss", outcome="passed", checks=["loss parity"], records=names) for c, names in cells.items()]
+    return Manifest(
+        session=session, options=[], started="a", ended="b", status=status, provenance=made_by(trajectory, **changes),
+        selected=[*made, *more],
+    )  # fmt: skip
+
+
+def put(folder: Path, records, *manifests: Manifest) -> Path:
+    for r in records:
+        write_json(folder / name_of(r), r)
+    for m in manifests:
+        manifest.write(folder, m)
+    return folder
+
+
+def judged(folder: Path, golden: Path, *more: str) -> int:
+    return main(["judge", str(folder), "--golden-dir", str(golden), *more])
+
+
+def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, golden, tmp_path, capsys):
+    folder = put(tmp_path / "set", runs, note(trajectory, runs))
+    assert judged(folder, golden, "--release") == 0
+    assert "Accept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("outcome", ["failed", "not run"])
+def test_a_selected_test_that_left_no_record_is_named(trajectory, runs, outcome: Outcome):
+    lost = Selected(cell="te-block-tiny-native", test="test_gemm", outcome=outcome, checks=["gemm"] if outcome == "failed" else [])
+    [line] = missing([note(trajectory, runs, lost)], runs)
+    how = "gemm (no record holds it)" if outcome == "failed" else "test_gemm (it was not run)"
+    assert line == f"the manifest of session s selected te-block-tiny-native {how}"
+
+
+@pytest.mark.parametrize("outcome", ["skipped", "passed"])
+def test_a_skip_and_a_test_without_records_are_not_missing(trajectory, runs, outcome: Outcome):
+    other = Selected(cell="te-block-tiny-native", test="test_gemm", outcome=outcome, reason="needs sm_90")
+    assert missing([note(trajectory, runs, other)], runs) == []
+
+
+def test_a_deleted_family_and_a_deleted_seed_are_named(trajectory, runs, golden, tmp_path, capsys):
+    folder = put(tmp_path / "set", [r for r in runs if r.cell.is_control], note(trajectory, runs))
+    assert judged(folder, golden) == 1
+    assert "selected te-current-nano-emulated loss parity (no record holds it)" in capsys.readouterr().out
+    put(folder, runs[:-1])
+    assert judged(folder, golden) == 1
+    name = name_of(runs[-1])
+    assert f"te-current-nano-emulated loss parity (1 of its 3 records are missing, first {name})" in capsys.readouterr().out
+
+
+def test_what_crashed_in_one_session_may_come_from_the_next(trajectory, runs):
+    crashed = Selected(cell="te-current-nano-emulated", test="test_loss", outcome="failed")
+    first = note(trajectory, runs[:3], crashed)
+    assert missing([first, note(trajectory, runs, session="t")], runs) == []
+    elsewhere = note(trajectory, runs, session="t", device="another device")
+    assert any(line.startswith("the manifest of session s") for line in missing([first, elsewhere], runs))
+
+
+def test_the_records_of_another_machine_do_not_stand_in(trajectory, runs):
+    there = made_by(trajectory, device="another device")
+    moved = [r.model_copy(update={"provenance": there}) for r in runs]
+    assert len(missing([note(trajectory, runs)], moved)) == 2
+
+
+def test_records_of_no_session_are_named(trajectory, runs, golden, tmp_path, capsys):
+    foreign = [trajectory("te-block", s, session="other") for s in range(3)]
+    folder = put(tmp_path / "set", [*runs, *foreign], note(trajectory, runs))
+    words = f"3 records are of no session in the manifests: {name_of(foreign[0])}"
+    judged(folder, golden)
+    out = capsys.readouterr().out
+    assert words in out
+    assert f"but {words}" not in out  # named, and no reason to refuse
+    judged(folder, golden, "--release")
+    assert capsys.readouterr().out.count(words) >= 1
+    assert doubts([note(trajectory, runs)], [*runs, *foreign])[0].startswith(words)
+
+
+def test_records_that_a_session_took_over_are_not_foreign(trajectory, runs):
+    resumed = [runs[0].model_copy(update={"session": "killed"}), *runs[1:]]
+    assert doubts([note(trajectory, resumed)], resumed) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"commit": "def"}, "the records are of 2 commits: abc (5 records), def (1 records)"),
+        ({"dirty": True}, "1 records are of a tree with uncommitted changes: te-current-nano-emulated-topics-seed2.json"),
+    ],
+)
+def test_several_commits_and_an_unclean_tree_are_named_and_never_released(trajectory, runs, golden, tmp_path, capsys, changes, words):
+    records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
+    folder = put(tmp_path / "set", records, note(trajectory, runs))
+    assert judged(folder, golden) == 0
+    assert words in capsys.readouterr().out
+    assert judged(folder, golden, "--release") == 1
+    assert words in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [("golden", "store"), ("bounds", "--write")], ids=" ".join)
+@pytest.mark.parametrize(
+    ("changes", "lost", "words"),
+    [({"commit": "def"}, 0, "2 commits"), ({"dirty": True}, 0, "uncommitted"), ({}, 1, "1 of its 3 records are missing")],
+)
+def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, capsys, monkeypatch, command, changes, lost, words):
+    monkeypatch.delenv("CI", raising=False)
+    records = [*runs[: len(runs) - 1 - lost], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
+    numbers = Measurements(
+        cell=runs[-1].cell,
+        check="gemm",
+        values=[Measurement(metric="m", where="w", value=1.0)],
+        provenance=made_by(trajectory),
+        session="s",
+    )
+    folder = put(tmp_path / "set", [*records, numbers], note(trajectory, runs))
+    before = {p: p.read_bytes() for p in golden.rglob("*") if p.is_file()}
+    assert main([*command, str(folder), "--golden-dir", str(golden)]) == 2
+    error = capsys.readouterr().err
+    assert f"{folder}: this set may not become a reference: " in error
+    assert words in error
+    assert {p: p.read_bytes() for p in golden.rglob("*") if p.is_file()} == before
+    whole = put(tmp_path / "whole", [*runs, numbers], note(trajectory, runs))
+    assert main([*command, str(whole), "--golden-dir", str(golden)]) == 0
+
+
+def test_a_session_that_ended_early_is_not_released(trajectory, runs):
+    assert doubts([note(trajectory, runs, status="interrupted")], runs) == ["session s ended early: interrupted"]
+    assert doubts([note(trajectory, runs, status="tests failed")], runs) == []
+
+
+def test_a_record_under_the_name_of_another_is_refused(runs, golden, tmp_path, capsys):
+    folder = put(tmp_path / "set", runs)
+    wrong = folder / name_of(runs[0]).replace("seed0", "seed7")
+    shutil.copy(folder / name_of(runs[0]), wrong)
+    assert judged(folder, golden) == 2
+    assert f"{wrong} holds bf16-nano-native seed0; name it bf16-nano-native-topics-seed0.json or remove it" in capsys.readouterr().err
+
+
+def test_a_name_may_end_with_the_hash_of_a_set_of_several_sessions(runs, tmp_path):
+    write_json(tmp_path / name_of(runs[0]).replace(".json", "-0123abcd.json"), runs[0])
+    assert load_records(tmp_path) == [runs[0]]
+
+
+@pytest.mark.parametrize(("lost", "words"), [([0], "seed 0: no BF16 control"), ([1, 2], "seed 1, 2: no BF16 control")])
+def test_a_seed_without_its_control_makes_the_verdict_an_error(trajectory, golden, tmp_path, capsys, lost, words):
+    """Two of the three pairs would still give an interval, and a fault in the third would not be seen."""
+    seeds = range(4)
+    records = [trajectory(seed=s) for s in seeds if s not in lost] + [trajectory("te-current", s, 1e-4 * (s + 1)) for s in seeds]
+    folder = put(tmp_path / "set", records)
+    assert judged(folder, golden) == 1
+    assert f"{words} of the same machine and packages on record" in capsys.readouterr().out

@@ -1,0 +1,165 @@
+"""The manifest that a session writes: what it selected, what came of it, and what ``judge`` says of a set that lost a part."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from fp8parity.cli import main
+from fp8parity.records import manifest
+from fp8parity.records.manifest import Manifest
+from fp8parity.records.storage import load_records
+from processes import Done, run
+from projects import ROOT, make
+
+pytestmark = pytest.mark.slow
+GEMM = ("suites/numerics", "-k", "gemm or codes", "--execution", "emulated", "--recipe", "te-current", "--golden-dir", str(ROOT / "golden"))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    return make(tmp_path_factory.mktemp("project"))
+
+
+def gate(project: Path, records: Path, *more: str, **variables: str) -> Done:
+    return run("pytest", *GEMM, "--parity-records", str(records), *more, cwd=project, **variables)
+
+
+def only(records: Path) -> Manifest:
+    [found] = manifest.load([records])
+    return found
+
+
+def judged(*arguments: object) -> int:
+    return main(["judge", *map(str, arguments), "--golden-dir", str(ROOT / "golden")])
+
+
+@pytest.fixture(scope="module", params=[(), ("-n", "2")], ids=["one process", "two workers"])
+def session(request, project, tmp_path_factory) -> Path:
+    """A folder of records that a session has left."""
+    records = tmp_path_factory.mktemp("set") / "records"
+    done = gate(project, records, *request.param, "--junitxml", str(records.parent / "token-1234.xml"))
+    assert done.returncode == 0, done.stdout
+    return records
+
+
+def test_a_manifest_says_what_was_selected_and_by_which_options(session):
+    found = only(session)
+    assert {(s.cell, s.test, s.outcome, *s.checks, *s.records) for s in found.selected if s.outcome != "skipped"} == {
+        ("te-current-emulated", test, "passed", check, f"te-current-tiny-emulated-topics-{check}.json")
+        for test, check in (("test_codes", "codes"), ("test_gemm_sqnr", "gemm"))
+    }
+    [skip] = {(s.cell, s.outcome, bool(s.reason)) for s in found.selected if s.outcome == "skipped"}
+    assert skip == ("te-current-native", "skipped", True)
+    assert {r.session for r in load_records(session)} == {found.session}
+    assert found.status == "ok"
+    assert found.started <= found.ended
+    assert found.started.endswith("+00:00")
+    assert found.options[:4] == ["--recipe", "te-current", "--execution", "emulated"]
+    assert found.options[-2:] == ["-k", "gemm or codes"]
+    assert "token" not in found.model_dump_json()
+    assert len(found.provenance.commit) == 40
+
+
+def test_a_whole_set_may_be_released(session, capsys):
+    assert judged(session, "--release") == 0
+    assert "manifest" not in capsys.readouterr().out
+
+
+def copied(session: Path, to: Path, *without: str) -> Path:
+    to.mkdir()
+    for path in session.glob("*.json"):
+        if not any(word in path.name for word in without):
+            (to / path.name).write_bytes(path.read_bytes())
+    return to
+
+
+def test_a_deleted_record_is_named_and_red(session, tmp_path, capsys):
+    lost = copied(session, tmp_path / "lost", "-gemm")
+    assert judged(lost) == 1
+    out = capsys.readouterr().out
+    assert f"the manifest of session {only(session).session} selected te-current-emulated gemm (no record holds it)" in out
+    assert "codes (" not in out
+
+
+def test_a_merged_set_keeps_its_manifests(session, tmp_path, capsys):
+    assert main(["merge", str(tmp_path / "all.zip"), str(session)]) == 0
+    assert "2 records of 1 environments" in capsys.readouterr().out
+    assert manifest.load([tmp_path / "all.zip"]) == [only(session)]
+    assert judged(tmp_path / "all.zip", "--release") == 0
+    with zipfile.ZipFile(tmp_path / "all.zip") as archive:
+        assert only(session).name in archive.namelist()
+    assert main(["merge", str(tmp_path / "part.zip"), str(copied(session, tmp_path / "lost", "-codes"))]) == 0
+    assert judged(tmp_path / "part.zip") == 1
+
+
+def test_a_set_without_a_manifest_is_judged_as_before_but_not_released(session, tmp_path, capsys):
+    bare = copied(session, tmp_path / "bare", "manifest-")
+    assert judged(bare) == 0
+    assert "this set has no manifest: what was selected is not known" in capsys.readouterr().out
+    assert judged(bare, "--release") == 1
+    assert "this set has no manifest: what was selected is not known" in capsys.readouterr().out
+
+
+def test_a_manifest_that_was_edited_is_refused(session, tmp_path, capsys):
+    edited = copied(session, tmp_path / "edited")
+    path = edited / only(session).name
+    path.write_text(path.read_text().replace('"passed"', '"skipped"'))
+    assert judged(edited) == 2
+    assert f"{path}: its checksum does not match" in capsys.readouterr().err
+
+
+def test_an_interrupted_session_is_not_whole(project, tmp_path, capsys):
+    """Planted: the session stops after its first failure, so the second test does not run."""
+    records = tmp_path / "records"
+    done = gate(project, records, "-x", "--golden-dir", str(empty_policy(tmp_path)))
+    assert done.returncode != 0
+    found = only(records)
+    assert [s.outcome for s in found.selected if s.outcome != "skipped"] == ["failed", "not run"]
+    judged(records)
+    out = capsys.readouterr().out
+    assert f"the manifest of session {found.session} selected te-current-emulated test_gemm_sqnr (it was not run)" in out
+    assert gate(project, records).returncode == 0  # a second session in the same folder makes good for the first one
+    assert judged(records) == 0
+    capsys.readouterr()
+
+
+def empty_policy(folder: Path) -> Path:
+    made = folder / "golden"
+    made.mkdir()
+    (made / "policy.toml").write_text("")
+    return made
+
+
+def test_nothing_is_written_if_nothing_could_run(project, tmp_path):
+    records = tmp_path / "records"
+    done = gate(project, records, "-m", "h100")
+    assert done.returncode == 1
+    assert not records.exists()
+    assert gate(project, records, "--collect-only").returncode == 0
+    assert not records.exists()
+
+
+def test_a_manifest_that_cannot_be_written_makes_the_session_red(project, tmp_path):
+    """Planted: the disk is full when the session ends."""
+    (tmp_path / "conftest.py").write_text((project / "conftest.py").read_text() + BROKEN)
+    for name in ("suites", "pytest.ini"):
+        os.symlink(project / name, tmp_path / name)
+    done = gate(tmp_path, tmp_path / "records")
+    assert done.returncode == 3
+    assert "fp8-parity: the manifest of this session could not be written: [Errno 28] cannot write " in done.stdout
+    assert not list((tmp_path / "records").glob("manifest-*"))
+
+
+BROKEN = """
+
+def pytest_configure(config):
+    from fp8parity.records import manifest
+
+    def full(folder, made):
+        raise OSError(28, f"cannot write {folder / made.name}: No space left on device")
+
+    manifest.write = full
+"""
