@@ -121,6 +121,18 @@ def test_odd_fields_are_named(project, refused, name, fields, words):
     assert f"records/{name}: {words}" in refused()
 
 
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDC00", "a\\ud83dx"])
+def test_half_a_character_is_refused(project, refused, half):
+    path = project / "records" / RUN
+    path.write_bytes(path.read_bytes().replace(b'"session": "s"', f'"session": "{half}"'.encode()))
+    assert f"records/{RUN}: a text holds half of a character pair" in refused()
+
+
+def test_a_whole_pair_is_a_character(project):
+    edited(project, RUN, session="\U0001f600 \\ud800")
+    assert main(COMMANDS["judge"]) == 1
+
+
 def test_a_run_that_diverged_is_no_bad_input(project):
     """It holds NaN, fewer steps than its schedule, and no validation. It is red, and its record is read."""
     stopped = {"loss": [1.0, "NaN"], "grad_norm": [1.0, "Infinity"], "validation": [], "non_finite": {"step": 1, "where": "loss"}}
