@@ -239,3 +239,10 @@ def test_a_file_without_rights_is_named(project, monkeypatch):
     assert stat.S_ISREG((project / "records" / RUN).stat().st_mode)
     with pytest.raises(ValueError, match=f"{RUN}: cannot be read: Permission denied"):
         read_json(project / "records" / RUN)
+
+
+def test_the_limits_are_those_of_the_documents():
+    text = (Path(__file__).parents[1] / "docs" / "ci.md").read_text()
+    mebibytes = [limit // 2**20 for limit in (files.FILE_LIMIT, files.ZIP_LIMIT)]
+    assert "at most {} MiB a file or an unpacked member, {} MiB a `.zip` file".format(*mebibytes) in text
+    assert f"and {files.MEMBERS_LIMIT:,} members" in text

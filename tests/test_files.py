@@ -94,6 +94,7 @@ def test_whole_runs_of_bf16_may_become_a_golden(trajectory, no_ci):
         ({}, 8, "asks for 8"),
         ({"recipe": "te-current"}, 1, "never becomes its own reference"),
         ({"non_finite": NonFinite(step=2, where="x")}, 1, "non-finite at step 2 (x)"),
+        ({"validation": [(11, float("nan"))]}, 1, "seed 0 has a non-finite validation loss"),
     ],
 )
 def test_goldens_refuse(trajectory, no_ci, made, least, words):
