@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +62,7 @@ TESTS = {
     "records/cell": "cells record_sets files recipes",
     "records/files": "bad_input",
     "records/schema": "bad_input record_sets files",
-    "records/sets": "record_sets",
+    "records/sets": "cells record_sets",
     "records/storage": "files record_sets bad_input",
     "report/sentence": "report known_failures",
     "gate/selection": "recipes plugin options",
@@ -72,10 +72,11 @@ IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".parity*", ".*_cache", 
 
 
 class Mutant(NamedTuple):
-    """A change of a module: its line (from 1), what stood there and what stands there now, and the text of the changed module."""
+    """A change of a module: its line (from 1) and the code of the line, what stood there and stands there now, and the changed module."""
 
     module: str
     line: int
+    code: str
     old: str
     new: str
     text: str
@@ -83,6 +84,11 @@ class Mutant(NamedTuple):
     @property
     def change(self) -> str:
         return f"{self.old} -> {self.new}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What identifies the mutant although lines move."""
+        return self.module, self.code, self.change
 
 
 class Result(NamedTuple):
@@ -149,7 +155,7 @@ def _is_text(node: ast.AST) -> bool:
 
 def mutants(module: str, source: str) -> list[Mutant]:
     """All mutants of a module. Lines that only a type checker reads are left out."""
-    tree = ast.parse(source)
+    tree, lines = ast.parse(source), source.splitlines()
     found = []
     for parent, name, index in places(tree):
         if isinstance(parent, ast.Expr) and isinstance(parent.value, ast.Constant):
@@ -158,8 +164,8 @@ def mutants(module: str, source: str) -> list[Mutant]:
         node = holder if index is None else holder[index]
         for changed in variants(node):
             _put(parent, name, index, ast.fix_missing_locations(ast.copy_location(changed, node)))
-            old, new = _brief(node), _brief(changed)
-            found.append(Mutant(module, getattr(node, "lineno", 1), old, new, ast.unparse(tree)))
+            line = getattr(node, "lineno", 1)
+            found.append(Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree)))
             _put(parent, name, index, node)
     return found
 
@@ -233,13 +239,17 @@ def sample(every: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(random.Random(seed).sample(list(every), min(count, len(every))), key=lambda m: (m.module, m.line))
 
 
-def reasons() -> dict[tuple[str, str], str]:
-    """The reasons of ``mutants.toml`` by (module, change)."""
+Reasons = Mapping[tuple[str, str, str], str]
+"""Why mutants change nothing that decides, by ``Mutant.key``."""
+
+
+def reasons() -> Reasons:
+    """The reasons of ``mutants.toml``."""
     rows = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())["equivalent"]
-    return {(row["module"], row["change"]): row["why"] for row in rows}
+    return {(row["module"], row["code"], row["change"]): row["why"] for row in rows}
 
 
-def report(results: Sequence[Result], total: int, command: str, why: dict[tuple[str, str], str]) -> str:
+def report(results: Sequence[Result], total: int, command: str, why: Reasons) -> str:
     """The report as Markdown: one line a module, then every survivor."""
     lines = [
         "# Mutation testing of the deciding code",
@@ -258,13 +268,13 @@ def report(results: Sequence[Result], total: int, command: str, why: dict[tuple[
         lines.append(f"| {module} | {TESTS[module]} | {_counts(own, why)} |")
     lines += [f"| all | | {_counts(results, why)} |", "", "## Survivors", ""]
     left = [r.mutant for r in results if r.outcome == "survived"]
-    rows = [f"| {m.module}:{m.line} | `{_cell(m.change)}` | {why.get((m.module, m.change), 'open')} |" for m in left]
+    rows = [f"| {m.module}:{m.line} | `{_cell(m.change)}` | {why.get(m.key, 'open')} |" for m in left]
     return "\n".join([*lines, *(["| place | change | equivalent because |", "|---|---|---|", *rows] if rows else ["None."])]) + "\n"
 
 
-def _counts(results: Sequence[Result], why: dict[tuple[str, str], str]) -> str:
+def _counts(results: Sequence[Result], why: Reasons) -> str:
     survived = [r for r in results if r.outcome == "survived"]
-    equal = sum((r.mutant.module, r.mutant.change) in why for r in survived)
+    equal = sum(r.mutant.key in why for r in survived)
     late = sum(r.outcome == "timeout" for r in results)
     return " | ".join(map(str, (len(results), len(results) - len(survived), late, equal, len(survived) - equal)))
 
@@ -304,7 +314,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     if args.write:
         args.write.write_text(text)
     say(text)
-    return int(any(r.outcome == "survived" and (r.mutant.module, r.mutant.change) not in why for r in results))
+    return int(any(r.outcome == "survived" and r.mutant.key not in why for r in results))
 
 
 if __name__ == "__main__":

@@ -56,18 +56,18 @@ def test_every_deciding_module_has_tests():
 
 
 def test_a_sample_is_the_same_for_the_same_seed():
-    every = [Mutant("m", i, "a", "b", "") for i in range(100)]
+    every = [Mutant("m", i, "a", "a", "b", "") for i in range(100)]
     assert mutants.sample(every, 10, 3) == mutants.sample(every, 10, 3) != mutants.sample(every, 10, 4)
     assert len(mutants.sample(every, 500, 3)) == 100
 
 
 def test_survivors_need_a_reason():
-    a, b = Mutant("judging/stats", 4, "x", "y", ""), Mutant("judging/stats", 9, "p", "q", "")
+    a, b = Mutant("judging/stats", 4, "x()", "x", "y", ""), Mutant("judging/stats", 9, "x", "x", "y", "")
     results = [Result(a, "survived", 1), Result(b, "survived", 1), Result(a, "killed", 1), Result(a, "timeout", 1)]
-    text = mutants.report(results, 50, "command", {("judging/stats", "x -> y"): "the two are equal"})
+    text = mutants.report(results, 50, "command", {("judging/stats", "x()", "x -> y"): "the two are equal"})
     assert "| judging/stats | statistics along | 4 | 2 | 1 | 1 | 1 |" in text
     assert "| judging/stats:4 | `x -> y` | the two are equal |" in text
-    assert "| judging/stats:9 | `p -> q` | open |" in text
+    assert "| judging/stats:9 | `x -> y` | open |" in text
 
 
 TRIAL = """
