@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import changed, table
-from fp8parity.judging.calibration import calibrate, choice, learnt
-from fp8parity.records.schema import Trajectory
+from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
+from fp8parity.judging.policy import Policy
+from fp8parity.records.schema import Measurement, Measurements, Trajectory
 from fp8parity.workload.presets import presets
 
 STEPS, TAIL = 80, 16
@@ -131,3 +133,16 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     assert "did you mean outputs shifted" in capsys.readouterr().err
     assert main(["calibrate", "--seeds", "1"]) == 2
     assert not (tmp_path / "none").exists()
+
+
+def test_a_canary_without_bands_sees_no_fault(trajectory: Make):
+    """And one whose number is missing without the fault is named."""
+    sound = Measurements(
+        cell=trajectory().cell, check="canary", values=[Measurement(metric="m", where="w", value=1.0)], provenance=trajectory().provenance,
+        session="s",
+    )  # fmt: skip
+    faulty = sound.model_copy(update={"variant": "outputs shifted", "values": [Measurement(metric="m", where="w", value=9.0)]})
+    assert canary_ratios([sound, faulty], Policy(path=Path("policy.toml"))) == {"outputs shifted": 0.0}
+    elsewhere = faulty.model_copy(update={"values": [Measurement(metric="m", where="x", value=9.0)]})
+    with pytest.raises(ValueError, match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold"):
+        canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fp8parity import cli
 from fp8parity.cli import main
 from fp8parity.judging.loss_goldens import from_runs, path_of
 from fp8parity.judging.stats import seeds_needed
@@ -194,3 +195,14 @@ def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatc
     stored = {p.name: len(json.loads(p.read_text())["cells"]) for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")}
     assert stored == {"small.json": 9, "base.json": 9, "1b.json": 9}
     assert main(["golden", "store", f"{GOLDEN}/records/upgrades/epyc-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)]) == 2
+
+
+def test_a_crash_is_no_verdict(monkeypatch, capsys):
+    """Python's own status of a crash is 1, and 1 means a regression."""
+
+    def crash(_: object) -> int:
+        raise KeyError("planted")
+
+    monkeypatch.setitem(cli.COMMANDS, "recipes", crash)
+    assert main(["recipes"]) == 3
+    assert "KeyError: 'planted'" in capsys.readouterr().err

@@ -45,6 +45,12 @@ def test_planted_throughput(timed, new, kind, moved, effect, code):
     assert (change(found, kind=kind).moved, change(found, kind=kind).effect, found.code) == (moved, effect, code)
 
 
+def test_the_size_of_a_change_is_that_of_the_medians(timed):
+    """BF16 takes 10% longer, and its tokens per second fall by 1 - 1 / 1.1."""
+    shift = change(compared([timed()], [timed("2.13.0", bf16=1.1)]), kind="throughput").framework
+    assert shift is not None and shift.text.startswith("-9.091% [")
+
+
 def test_step_times_are_shown_and_never_decide(trajectory):
     slow = [r.model_copy(update={"step_seconds": 0.3}) if r.cell.recipe != "bf16" else r for r in two_sides.runs(trajectory, "2.13.0")]
     found = compared(two_sides.runs(trajectory), slow)

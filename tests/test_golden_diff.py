@@ -107,6 +107,14 @@ def test_rows_that_share_a_key_are_told_apart(repository, capsys):
     assert lines(golden, capsys) == ["golden/policy.toml: + [[loss]] every cell (row 2): margin = 0.02 (a second row)"]
 
 
+def test_rows_are_known_by_their_places(repository, capsys):
+    golden, _ = repository
+    rows = "".join(RULE.format(low=low).replace("low", f'where = "{where}"\nlow') for where, low in (("a", 26.0), ("b", 27.0)))
+    (golden / "policy.toml").write_text((golden / "policy.toml").read_text() + rows)
+    found = lines(golden, capsys)
+    assert [line.split(": ")[1] for line in found] == [f"+ [[rule]] check gemm, metric fprop sqnr, where {where}" for where in "ab"]
+
+
 def test_a_row_with_lists_of_names_is_known_by_them(repository, capsys):
     golden, _ = repository
     old = (golden / "policy.toml").read_text()

@@ -90,3 +90,14 @@ def test_no_golden(trajectory):
     found = verdict(trajectory, None, (1e-4, 0, 0))
     assert found.status == "no-golden"
     assert "--golden-update" in found.message()
+
+
+def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
+    golden = from_runs([trajectory(seed=s) for s in (0, 1, 7)], [])
+    found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003))
+    assert (found.status, found.headline) == ("no-golden", "the golden holds no seeds [2]")
+
+
+def test_a_recipe_that_converted_nothing_is_an_error(trajectory, golden):
+    found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003), inventory=[])
+    assert (found.status, found.headline) == ("error", "seed 0: the recipe converted no module")

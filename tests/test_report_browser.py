@@ -202,10 +202,10 @@ def test_print_is_light_opens_the_tables_and_cuts_no_plot(visit):
 
 
 def test_hostile_names_do_not_run(visit, tmp_path):
-    """The page stays whole where a record's names are mark-up, and the policy stops what would slip through."""
+    """The page stays whole where texts of a record are mark-up, and the policy stops what would slip through."""
     bad = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"
     _, given = reports.session(recipes=("te-current",))
-    cell = Cell(model=bad, recipe=bad, execution=Execution.NATIVE, corpus=bad)
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=bad)
     records = [r.model_copy(update={"cell": cell}) for r in given.records]
     planted = Verdict(cell=cell, check=bad, status="fail", headline=bad, detail=LossDetail(margin=0.005, seeds=[0, 1, 2]))
     path = tmp_path / "bad.html"

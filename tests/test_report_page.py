@@ -139,7 +139,7 @@ class TestPage:
 def hostile() -> view.Report:
     """A name from a record, in every place where one is shown."""
     _, given = reports.session(recipes=("te-current",))
-    cell = Cell(model=HOSTILE, recipe=HOSTILE, execution=Execution.NATIVE, corpus=HOSTILE)
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=HOSTILE)
     seeds = [r.model_copy(update={"cell": cell, "provenance": reports.provenance(device=HOSTILE)}) for r in given.records]
     detail = LossDetail(margin=0.005, seeds=[0, 1, 2], unmeasured=[HOSTILE])
     planted = verdict("fail", cell=cell, headline=HOSTILE, lines=[(HOSTILE, HOSTILE)], detail=detail)

@@ -130,3 +130,14 @@ def test_the_interval_of_few_values():
     assert st.median_interval(range(1, 7)) == (3.5, 1, 6)
     with pytest.raises(ValueError, match="5 values are too few for a 95% interval"):
         st.median_interval(range(5))
+
+
+@pytest.mark.parametrize(("groups", "sd"), [([[1, 3]], 2**0.5), ([[1, 2, 3]], 1.0), ([[1, 3], [2]], 3**0.5), ([[-2]], 2.0)])
+def test_a_pooled_sd_counts_a_single_value_from_zero(groups, sd):
+    assert st.pooled_sd(groups) == pytest.approx(sd)
+
+
+@pytest.mark.parametrize(("hits", "n", "level"), [(0, 20, 0.95), (3, 20, 0.95), (20, 20, 0.95), (7, 9, 0.8)])
+def test_the_interval_of_a_share_is_that_of_scipy(hits, n, level):
+    expected = scipy.stats.binomtest(hits, n).proportion_ci(level, method="exact")
+    assert st.share_interval(hits, n, level) == pytest.approx((expected.low, expected.high))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -26,12 +27,23 @@ def test_workflow_is_valid(tmp_path):
     assert lint(wrong).returncode == 1
 
 
-def test_workflow_takes_no_rights_and_names_its_actions():
+def test_workflow_takes_no_rights_and_pins_its_actions():
     assert yaml.safe_load(WORKFLOW.read_text())["permissions"] == {"contents": "read"}
+    used = re.findall(r"uses: (.*)", WORKFLOW.read_text())
+    assert len(used) == sum("uses" in step for _, step in STEPS) > 0
+    for action in used:
+        assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action), (
+            f"{action} is not pinned to a digest with its version"
+        )
     for job, step in STEPS:
         assert ("uses" in step) != ("run" in step), job
-        if "uses" in step:
-            assert step["uses"].split("@")[1][:1] == "v", f"{job}: {step['uses']} is not pinned to a version"
+
+
+def test_pipes_keep_exit_statuses():
+    """GitHub starts "bash" with -o pipefail, and its default shell without it."""
+    assert yaml.safe_load(WORKFLOW.read_text())["defaults"] == {"run": {"shell": "bash"}}
+    assert any("|" in step.get("run", "") for _, step in STEPS)
+    assert not any("shell" in step for _, step in STEPS)
 
 
 def test_jobs_need_jobs_that_there_are():

@@ -1,0 +1,321 @@
+"""Mutation testing of the deciding code: change one thing in a module, run the tests that judge this module, and see whether they notice.
+
+    python benchmarks/mutants.py --sample 60 --seed 1 --write docs/mutation.md
+
+The driver copies the working tree, so it can run beside other work. Each mutant runs in a process of its own with a time-out. A mutant is
+*killed* if a test fails or the time-out ends, and it *survived* if all tests pass. Survivors that change no verdict, exit status or
+sentence stand in ``mutants.toml`` with the reason.
+
+This is no tool of others, because cosmic-ray starts a command and so an import of torch for each mutant, and mutmut first runs all tests to
+learn which of them call a function. Here a table says which tests judge a module, and processes are forked from one that holds torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = "fixtures/fp8parity"
+TESTS = {
+    "judging/along": "along",
+    "judging/bounds": "judge_numerics policy measured_numbers first_step",
+    "judging/calibration": "calibration",
+    "judging/causes": "causes",
+    "judging/claims": "report_claims coverage",
+    "judging/compare/__init__": "compare compare_sets compare_numerics compare_speed",
+    "judging/compare/change": "compare compare_numerics compare_speed",
+    "judging/compare/loss": "compare compare_sets",
+    "judging/compare/numerics": "compare_numerics",
+    "judging/compare/speed": "compare_speed",
+    "judging/coverage": "coverage",
+    "judging/evaluate": "evaluate record_sets judge",
+    "judging/first_step": "first_step measured_numbers",
+    "judging/golden_diff": "golden_diff",
+    "judging/known_failures": "known_failures evaluate",
+    "judging/loss": "judge along first_step evaluate",
+    "judging/loss_goldens": "files golden_diff along evaluate",
+    "judging/loss_store": "files golden_diff",
+    "judging/measured_numbers": "measured_numbers bad_input golden_diff",
+    "judging/numerics": "judge_numerics trends policy",
+    "judging/policy": "policy policy_file coverage",
+    "judging/rows": "policy_file policy bad_input known_failures",
+    "judging/speed": "throughput",
+    "judging/speed_goldens": "throughput_goldens throughput golden_diff",
+    "judging/spreads": "along",
+    "judging/stats": "statistics along",
+    "judging/verdict": "report known_failures compare_sets",
+    "records/cell": "cells record_sets files recipes",
+    "records/files": "bad_input",
+    "records/schema": "bad_input record_sets files",
+    "records/sets": "cells record_sets",
+    "records/storage": "files record_sets bad_input",
+    "report/sentence": "report known_failures",
+    "gate/selection": "recipes plugin options",
+}
+"""The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""
+IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".parity*", ".*_cache", "*.egg-info", ".hypothesis")
+
+
+class Mutant(NamedTuple):
+    """A change of a module: its line (from 1) and the code of the line, what stood there and stands there now, and the changed module."""
+
+    module: str
+    line: int
+    code: str
+    old: str
+    new: str
+    text: str
+
+    @property
+    def change(self) -> str:
+        return f"{self.old} -> {self.new}"
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What identifies the mutant although lines move."""
+        return self.module, self.code, self.change
+
+
+class Result(NamedTuple):
+    """What became of a mutant: "killed", "timeout" or "survived", and the seconds that it took."""
+
+    mutant: Mutant
+    outcome: str
+    seconds: float
+
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.BitOr: ast.BitAnd, ast.FloorDiv: ast.Mult,
+}  # fmt: skip
+
+
+def variants(node: ast.AST) -> Iterator[ast.AST]:
+    """The changes of one node of a syntax tree."""
+    if isinstance(node, ast.Compare):
+        for i, operator in enumerate(node.ops):
+            made = copy.deepcopy(node)
+            made.ops[i] = _COMPARISONS[type(operator)]()
+            yield made
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
+        yield node.operand
+    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
+        yield ast.BinOp(node.left, _ARITHMETIC[type(node.op)](), node.right)
+    elif isinstance(node, ast.IfExp):
+        yield ast.IfExp(node.test, node.orelse, node.body)
+    elif isinstance(node, ast.If):
+        yield ast.If(ast.Constant(False), node.body, node.orelse)
+    elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
+        yield ast.Return(ast.Constant(None))
+    elif isinstance(node, ast.Constant):
+        yield from (ast.Constant(value) for value in _other(node.value))
+
+
+def _other(value: object) -> Iterable[bool | float | str]:
+    if isinstance(value, bool):
+        return [not value]
+    return [value + 1] if isinstance(value, int | float) else [f"{value}X"] if isinstance(value, str) and value else []
+
+
+def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
+    """The holders of all expressions and statements that may change: (parent, field, index). Docstrings and annotations do not decide."""
+    for node in ast.walk(tree):
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list", "type_params") or isinstance(node, ast.ImportFrom | ast.JoinedStr):
+                continue
+            if isinstance(value, list):
+                yield from ((node, name, i) for i, child in enumerate(value) if isinstance(child, ast.AST) and not _is_text(child))
+            elif isinstance(value, ast.AST):
+                yield node, name, None
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def mutants(module: str, source: str) -> list[Mutant]:
+    """All mutants of a module. Lines that only a type checker reads are left out."""
+    tree, lines = ast.parse(source), source.splitlines()
+    found = []
+    for parent, name, index in places(tree):
+        if isinstance(parent, ast.Expr) and isinstance(parent.value, ast.Constant):
+            continue
+        holder = getattr(parent, name)
+        node = holder if index is None else holder[index]
+        for changed in variants(node):
+            _put(parent, name, index, ast.fix_missing_locations(ast.copy_location(changed, node)))
+            line = getattr(node, "lineno", 1)
+            found.append(Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree)))
+            _put(parent, name, index, node)
+    return found
+
+
+def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:
+    if index is None:
+        setattr(parent, name, node)
+    else:
+        getattr(parent, name)[index] = node
+
+
+def _brief(node: ast.AST) -> str:
+    """The first line of a node's code."""
+    return ast.unparse(node).splitlines()[0][:90]
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A copy of the working tree in which mutants are tried, one at a time."""
+
+    root: Path
+    timeout: float
+
+    def judge(self, mutant: Mutant) -> Result:
+        """Write the mutant, run the tests of its module, and write the module back."""
+        path = self.root / PACKAGE / f"{mutant.module}.py"
+        before, start = path.read_text(), time.monotonic()
+        path.write_text(mutant.text)
+        try:
+            code = self.run([mutant.module], self.timeout)
+        finally:
+            path.write_text(before)
+        outcome = "timeout" if code is None else "survived" if code == 0 else "killed"
+        return Result(mutant, outcome, time.monotonic() - start)
+
+    def run(self, modules: Iterable[str], timeout: float) -> int | None:
+        """The exit status of the tests of these modules in a forked process, or None if they took longer than ``timeout`` seconds."""
+        names = dict.fromkeys(name for module in modules for name in TESTS[module].split())
+        child = os.fork()
+        if child == 0:
+            os.setsid()
+            os._exit(_tests(self.root, [f"tests/test_{name}.py" for name in names]))
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return os.waitstatus_to_exitcode(status)
+            time.sleep(0.05)
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        return None
+
+
+def _tests(root: Path, names: Sequence[str]) -> int:
+    """Run pytest in this process, in silence. It returns a status other than 0 for whatever goes wrong."""
+    import pytest
+
+    os.chdir(root)
+    sys.path[:0] = [str(root / name) for name in ("fixtures", "tests", "benchmarks")]
+    os.environ |= {"PYTHONPATH": str(root / "fixtures"), "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
+    try:
+        with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
+            return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *names]))
+    except BaseException:  # a mutant may raise anything, also while pytest starts; all of it is noticed
+        return 70
+
+
+def sample(every: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
+    """``count`` mutants by chance, in the order of the modules. Each module has its share."""
+    return sorted(random.Random(seed).sample(list(every), min(count, len(every))), key=lambda m: (m.module, m.line))
+
+
+Reasons = Mapping[tuple[str, str, str], str]
+"""Why mutants change nothing that decides, by ``Mutant.key``."""
+
+
+def reasons() -> Reasons:
+    """The reasons of ``mutants.toml``."""
+    rows = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())["equivalent"]
+    return {(row["module"], row["code"], row["change"]): row["why"] for row in rows}
+
+
+def report(results: Sequence[Result], total: int, command: str, why: Reasons) -> str:
+    """The report as Markdown: one line a module, then every survivor."""
+    lines = [
+        "# Mutation testing of the deciding code",
+        "",
+        "One thing in a module is changed, and the tests that judge the module run. A mutant that no test notices has survived.",
+        "`benchmarks/mutants.py` holds the table of modules and tests. `benchmarks/mutants.toml` holds the survivors that change no",
+        "verdict, no exit status and no sentence, with the reason.",
+        "",
+        f"`{command}`: {len(results)} of {total} mutants, {sum(r.seconds for r in results):.0f} s.",
+        "",
+        "| module | tests | mutants | killed | of them by time-out | equivalent | survived |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for module in dict.fromkeys(r.mutant.module for r in results):
+        own = [r for r in results if r.mutant.module == module]
+        lines.append(f"| {module} | {TESTS[module]} | {_counts(own, why)} |")
+    lines += [f"| all | | {_counts(results, why)} |", "", "## Survivors", ""]
+    left = [r.mutant for r in results if r.outcome == "survived"]
+    rows = [f"| {m.module}:{m.line} | `{_cell(m.change)}` | {why.get(m.key, 'open')} |" for m in left]
+    return "\n".join([*lines, *(["| place | change | equivalent because |", "|---|---|---|", *rows] if rows else ["None."])]) + "\n"
+
+
+def _counts(results: Sequence[Result], why: Reasons) -> str:
+    survived = [r for r in results if r.outcome == "survived"]
+    equal = sum(r.mutant.key in why for r in survived)
+    late = sum(r.outcome == "timeout" for r in results)
+    return " | ".join(map(str, (len(results), len(results) - len(survived), late, equal, len(survived) - equal)))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("`", "'")
+
+
+def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) -> int:
+    """Try a sample of mutants. Return 0 if every survivor has a reason, otherwise 1, and 2 if the tests fail without a mutant."""
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    made.add_argument("--sample", type=int, default=0, help="the number of mutants (default: all)")
+    made.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
+    made.add_argument("--module", action="append", default=[], choices=list(TESTS), help="only this module (repeatable)")
+    made.add_argument("--timeout", type=float, default=300, help="seconds of one mutant (default: 300)")
+    made.add_argument("--write", type=Path, help="write the report into this file")
+    args = made.parse_args(argv)
+    modules = args.module or list(TESTS)
+    every = [m for name in modules for m in mutants(name, (ROOT / PACKAGE / f"{name}.py").read_text())]
+    chosen = sample(every, args.sample or len(every), args.seed)
+    import hypothesis  # noqa: F401 - imported here once, so that no forked process imports it
+    import torchao.float8  # noqa: F401
+
+    with tempfile.TemporaryDirectory() as scratch:
+        tree = shutil.copytree(ROOT, Path(scratch) / "tree", ignore=IGNORED, symlinks=True)
+        workshop = Workshop(tree, args.timeout)
+        if workshop.run({m.module for m in chosen}, len(TESTS) * args.timeout) != 0:
+            say("the tests fail without a mutant")
+            return 2
+        results = []
+        for mutant in chosen:
+            results.append(workshop.judge(mutant))
+            say(f"{results[-1].outcome:<8} {results[-1].seconds:5.1f} s  {mutant.module}:{mutant.line}  {mutant.change}")
+    why = reasons()
+    options = f" --sample {args.sample} --seed {args.seed}" if args.sample else ""
+    text = report(results, len(every), f"python benchmarks/mutants.py{options}", why)
+    if args.write:
+        args.write.write_text(text)
+    say(text)
+    return int(any(r.outcome == "survived" and r.mutant.key not in why for r in results))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,176 @@
+"""A small project with one file of every kind that the commands read, and commands that read them. For tests of bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import timings
+from fp8parity.judging import loss_goldens, speed_goldens
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.spreads import with_spread
+from fp8parity.records import manifest
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.manifest import Manifest, Selected
+from fp8parity.records.schema import AnyRecord, Measurement, Measurements, Provenance, Trajectory
+from fp8parity.records.storage import checksum, name_of, write_json
+
+SEEDS = range(3)
+POLICY = """
+[[loss]]
+margin = 0.01
+seeds = [2, 3]
+window = 4
+why = "made up for bad input"
+
+[[golden]]
+least_seeds = 2
+why = "made up for bad input"
+
+[[speed]]
+band = 0.05
+memory_band = 0.05
+why = "made up for bad input"
+
+[[metric]]
+name = "sqnr"
+better = "higher"
+unit = "dB"
+shown = true
+
+[[rule]]
+check = "gemm"
+metric = "sqnr"
+low = 20.0
+high = 60.0
+why = "made up for bad input"
+
+[[trend]]
+check = "gemm"
+metric = "sqnr"
+slack = 2.0
+why = "made up for bad input"
+
+[[band]]
+check = "canary"
+metric = "sqnr"
+band = 1.0
+why = "made up for bad input"
+"""
+CLAIMS = """
+[[claim]]
+source = "made up"
+url = "https://example.org/1"
+recipe = "te-current"
+metric = "speed-up"
+model = "base"
+hardware = "H100"
+published = "1.2x"
+differs = "made up for bad input"
+"""
+KNOWN = """
+[[known]]
+recipe = "te-block"
+check = "gemm"
+status = "fail"
+says = "outside their bounds"
+link = "https://example.org/1"
+expires = 2999-01-01
+why = "made up for bad input"
+"""
+NUMBERS = """check,metric,where,model,recipe,execution,value,source
+canary,sqnr,x,tiny,te-current,emulated,30,abc
+"""
+SOURCES = """source,records,device,packages,sha256
+abc,set.zip,d,torch 0,abcdef
+"""
+COMMANDS = {
+    "judge": ["judge", "records", "--report", "out.md", "--report", "out.html", "--whole"],
+    "judge zip": ["judge", "set.zip", "--against", "golden"],
+    "merge": ["merge", "merged.zip", "records", "set.zip"],
+    "compare": ["compare", "set.zip", "records", "--report", "out.md"],
+    "bounds": ["bounds", "records"],
+    "calibrate": ["calibrate", "--from", "records"],
+    "power": ["power", "--model", "nano", "--records", "records"],
+    "golden diff": ["golden", "diff", "HEAD", "--records", "records"],
+}
+"""Commands by name. They run in the folder of the project and read every file of it."""
+
+
+def records(trajectory: Callable[..., Trajectory]) -> list[AnyRecord]:
+    """BF16, a replica, a recipe and a planted fault of three seeds; a check with and without the fault; step times."""
+    fault = "outputs shifted"
+    entropies = {"unigram": 6.0, "bigram": 1.0, "first_gradients": {"w": 1.0}, "hyperparameters": {"lr": (0.1, 0.1)}}
+    runs = [
+        trajectory(recipe, s, gap + 1e-5 * s, variant=variant, **entropies)
+        for s in SEEDS
+        for recipe, gap, variant in (("bf16", 0.0, ""), ("bf16", 1e-6, "replica1"), ("te-current", 1e-4, ""), ("bf16", 0.1, fault))
+    ]
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
+    values = [Measurement(metric="sqnr", where=w, value=30.0) for w in ("x", "y")]
+    gemm = Measurements(check="gemm", cell=cell, values=values, notes=["a note"], provenance=trajectory().provenance, session="s")
+    canary = gemm.model_copy(update={"check": "canary", "notes": []})
+    checks = [gemm, canary, canary.model_copy(update={"variant": fault})]
+    return [*runs, *checks, timings.made(provenance=trajectory().provenance)]
+
+
+def session_of(provenance: Provenance) -> Manifest:
+    """The manifest of a session that selected one test and skipped it."""
+    test = Selected(cell="te-current-tiny-native", test="test_gemm_sqnr", outcome="skipped", reason="no GPU")
+    time = "2026-11-22T00:00:00+00:00"
+    return Manifest(session="s", options=["-k", "gemm"], started=time, ended=time, status="ok", provenance=provenance, selected=[test])
+
+
+def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
+    """Write the project, commit it, and return its folder."""
+    made = records(trajectory)
+    for record in made:
+        write_json(folder / "records" / name_of(record), record)
+    manifest.write(folder / "records", session_of(made[0].provenance))
+    with zipfile.ZipFile(folder / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for record in made:
+            archive.write(folder / "records" / name_of(record), name_of(record))
+    golden = folder / "golden"
+    runs = [r for r in made if isinstance(r, Trajectory)]
+    controls = [r for r in runs if r.cell.is_control and r.variant in ("", "replica1")]
+    others = [(r, c) for r in runs for c in controls if not r.cell.is_control and not c.variant and r.seed == c.seed]
+    stored = with_spread(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
+    write_json(loss_goldens.path_of(golden, "nano", "topics"), stored)
+    speeds = speed_goldens.updated(None, [timings.made(provenance=trajectory().provenance)])
+    write_json(speed_goldens.path_of(golden, speeds.gpu, speeds.model), speeds)
+    texts = {"policy.toml": POLICY, "claims.toml": CLAIMS, "known_failures.toml": KNOWN}
+    texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES}
+    for name, text in texts.items():
+        (golden / name).parent.mkdir(exist_ok=True)
+        (golden / name).write_text(text)
+    for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+    return folder
+
+
+@contextmanager
+def replaced(path: Path, content: bytes) -> Iterator[None]:
+    """Write other content into a file for the time of the block. For a member of a .zip file the path goes on behind ``.zip``."""
+    archive = next((p for p in path.parents if p.suffix == ".zip"), None)
+    target = archive or path
+    before = target.read_bytes()
+    try:
+        if archive is None:
+            path.write_bytes(content)
+        else:
+            with zipfile.ZipFile(archive, "w") as out:
+                out.writestr(str(path.relative_to(archive)), content)
+        yield
+    finally:
+        target.write_bytes(before)
+
+
+def sealed(data: dict[str, Any]) -> bytes:
+    """The content of a record or golden as JSON, with the checksum that belongs to it."""
+    body = {k: v for k, v in data.items() if k != "checksum"}
+    return json.dumps({**body, "checksum": checksum(body)}).encode()
