@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
+import fp8parity
 import pytest
 from fp8parity import shipped
 from fp8parity.gate import entry
@@ -32,21 +34,45 @@ def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
+def built(project: Path, out: Path) -> tuple[set[str], str]:
+    """Build a wheel. Return the names of its files, and its entry points."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(build, cwd=project, check=True, capture_output=True)
+    [wheel] = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        return names, next(archive.read(n).decode() for n in names if n.endswith("entry_points.txt"))
+
+
+@pytest.mark.slow
 class TestWheel:
-    @pytest.mark.slow
     def test_it_carries_suites_and_goldens_and_no_records(self, tmp_path):
-        build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-        subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-        [wheel] = tmp_path.glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            names = set(archive.namelist())
-            points = next(archive.read(n).decode() for n in names if n.endswith("entry_points.txt"))
+        names, points = built(ROOT, tmp_path)
         golden = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden").rglob("*") if p.suffix in (".json", ".toml", ".csv")}
         wanted = {f"fp8parity/{name}" for name in golden}
         wanted |= {f"fp8parity/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "suites").rglob("*.py")}
         assert wanted - names == set()
         assert not any("records" in n and n.endswith(".zip") for n in names)
         assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
+
+    def test_the_core_holds_the_same_files(self, tmp_path):
+        whole, core = (built(project, tmp_path / project.name)[0] for project in (ROOT, ROOT / "core"))
+        assert {n for n in core if n.startswith("fp8parity/")} == {n for n in whole if n.startswith("fp8parity/")}
+
+    def test_the_core_has_the_same_version_and_bounds(self):
+        whole, core = (tomllib.loads((p / "pyproject.toml").read_text())["project"] for p in (ROOT, ROOT / "core"))
+        assert core["version"] == whole["version"] == fp8parity.__version__
+        heavy = {"datasets>=3.0", "pytest>=8.0", "pytest-xdist>=3.5", "torch>=2.9", "torchao>=0.16"}
+        assert set(core["dependencies"]) == set(whole["dependencies"]) - heavy
+
+
+def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
+    blocked = "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(blocked)
+    site = Path(f"{tmp_path}:{installed}")
+    for command in (["judge", str(ROOT / "golden/records/micro-xeon.zip")], ["power"]):
+        done = python(site, tmp_path, "fp8parity", *command)
+        assert done.returncode == 0, done.stderr
 
 
 class TestFolders:
