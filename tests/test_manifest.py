@@ -57,7 +57,7 @@ def test_a_manifest_says_what_was_selected_and_by_which_options(session):
     assert found.status == "ok"
     assert found.started <= found.ended
     assert found.started.endswith("+00:00")
-    assert found.options[:4] == ["--recipe", "te-current", "--execution", "emulated"]
+    assert found.options[:4] == ["--parity-recipe", "te-current", "--parity-execution", "emulated"]
     assert found.options[-2:] == ["-k", "gemm or codes"]
     assert "token" not in found.model_dump_json()
     assert len(found.provenance.commit) == 40

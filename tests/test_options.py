@@ -82,4 +82,23 @@ def test_the_help_has_one_heading_with_every_option(project):
     section = text.split(f"\n{options.GROUP}:\n")[1].split("\n\n")[0]
     for option in options.OPTIONS:
         assert f"  {option.flag}" in section, option.flag
-        assert not option.ini or f"  {option.ini} (" in text, option.ini
+        assert not option.alias or f"(also {option.bare})" in re.sub(r"\s+", " ", section), option.bare
+        assert not option.ini or f"  {option.setting} (" in text, option.setting
+
+
+def test_prefix_and_bare_name_are_one_option(show):
+    assert (
+        show("--parity-recipe", "te-*", "--recipe", "bf16", "--parity-golden-dir", "x")
+        == "x .parity ['te-*', 'bf16'] [] None None None False"
+    )
+
+
+def test_bare_names_of_another_plugin_stay_its_own(project):
+    """The other conftest.py comes later, and only the entry point sees both."""
+    (project / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model", default="theirs")\n')
+    (project / "test_show.py").write_text(SHOW + '    print("THEIRS", pytestconfig.getoption("--model"))\n')
+    (project / "pytest.ini").write_text("[pytest]\n")
+    ours = ("-p", "fp8parity.gate.entry", "-p", "fp8parity.gate.plugin")
+    done = run("pytest", "-s", *ours, "--model", "a", "--parity-model", "mini", "--recipe", "bf16", cwd=project)
+    assert "SEEN golden .parity ['bf16'] ['mini']" in done.stdout, done.stdout + done.stderr
+    assert "THEIRS a" in done.stdout

@@ -1,0 +1,1 @@
+"""Training: does a recipe reach the loss of BF16?"""

@@ -1,0 +1,1 @@
+"""Numerics: does a recipe produce the numbers that its arithmetic should give?"""

@@ -1,0 +1,1 @@
+"""Throughput: is a recipe as fast as its golden says?"""

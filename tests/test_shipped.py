@@ -1,0 +1,142 @@
+"""The package stands alone: a wheel carries the suites and goldens, and its commands work in an empty folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import fp8parity
+import pytest
+from fp8parity import shipped
+from fp8parity.gate import entry
+from fp8parity.gate import run as suites
+from processes import ROOT, run
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The library as a wheel installs it: suites and goldens inside the package."""
+    package = tmp_path / "site" / "fp8parity"
+    shutil.copytree(ROOT / "fixtures" / "fp8parity", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "suites", package / "suites", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "golden", package / "golden", ignore=shutil.ignore_patterns("records"))
+    return package.parent
+
+
+def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a module with only the installed library on the path."""
+    command = [sys.executable, "-P", "-m", *arguments]
+    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "COLUMNS": "120", "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+
+
+def built(project: Path, out: Path) -> tuple[set[str], str]:
+    """Build a wheel. Return the names of its files, and its entry points."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(build, cwd=project, check=True, capture_output=True)
+    [wheel] = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        return names, next(archive.read(n).decode() for n in names if n.endswith("entry_points.txt"))
+
+
+@pytest.mark.slow
+class TestWheel:
+    def test_it_carries_suites_and_goldens_and_no_records(self, tmp_path):
+        names, points = built(ROOT, tmp_path)
+        golden = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden").rglob("*") if p.suffix in (".json", ".toml", ".csv")}
+        wanted = {f"fp8parity/{name}" for name in golden}
+        wanted |= {f"fp8parity/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "suites").rglob("*.py")}
+        assert wanted - names == set()
+        assert not any("records" in n and n.endswith(".zip") for n in names)
+        assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
+
+    def test_the_core_holds_the_same_files(self, tmp_path):
+        whole, core = (built(project, tmp_path / project.name)[0] for project in (ROOT, ROOT / "core"))
+        assert {n for n in core if n.startswith("fp8parity/")} == {n for n in whole if n.startswith("fp8parity/")}
+
+    def test_the_core_has_the_same_version_and_bounds(self):
+        whole, core = (tomllib.loads((p / "pyproject.toml").read_text())["project"] for p in (ROOT, ROOT / "core"))
+        assert core["version"] == whole["version"] == fp8parity.__version__
+        heavy = {"datasets>=3.0", "pytest>=8.0", "pytest-xdist>=3.5", "torch>=2.9", "torchao>=0.16"}
+        assert set(core["dependencies"]) == set(whole["dependencies"]) - heavy
+
+
+def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
+    blocked = "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(blocked)
+    site = Path(f"{tmp_path}:{installed}")
+    for command in (["judge", str(ROOT / "golden/records/micro-xeon.zip")], ["power"]):
+        done = python(site, tmp_path, "fp8parity", *command)
+        assert done.returncode == 0, done.stderr
+
+
+class TestFolders:
+    def test_a_clone_ships_its_own(self):
+        assert shipped.folder("golden") == ROOT / "golden" and shipped.folder("suites") == ROOT / "suites"
+
+    def test_a_users_folder_comes_first(self, tmp_path):
+        assert shipped.goldens(tmp_path) == ROOT / "golden"
+        (tmp_path / "golden").mkdir()
+        assert shipped.goldens(tmp_path) == tmp_path / "golden"
+
+
+class TestRun:
+    def test_the_default_is_convergence(self, tmp_path):
+        found = suites.arguments(["-m", "h100", "-k", "numerics"], tmp_path)
+        assert found[-5:] == [str(ROOT / "suites" / "convergence"), "-m", "h100", "-k", "numerics"]
+        assert f"--rootdir={tmp_path}" in found
+
+    def test_suites_are_named_first(self, tmp_path):
+        found = suites.arguments(["numerics", "throughput", "-n", "2", "--rootdir=x"], tmp_path)
+        assert found[-5:] == [str(ROOT / "suites" / name) for name in ("numerics", "throughput")] + ["-n", "2", "--rootdir=x"]
+        assert f"--rootdir={tmp_path}" not in found
+
+    def test_an_unknown_suite_is_named(self):
+        done = run("fp8parity", "run", "numerix")
+        assert done.returncode == 2
+        assert "no suite 'numerix'; known: convergence, numerics, throughput" in done.stderr
+
+
+@pytest.mark.slow
+class TestEmptyFolder:
+    def test_one_command_judges(self, installed, tmp_path):
+        folder = tmp_path / "empty"
+        folder.mkdir()
+        done = python(installed, folder, "fp8parity", "run", "numerics", "-k", "gemm or codes", "--recipe", "te-current", "-q")
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Accept" in done.stdout
+        assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
+        judged = python(installed, folder, "fp8parity", "judge", ".parity")
+        assert judged.returncode == 0, judged.stdout + judged.stderr
+
+    def test_pyargs_needs_no_conftest(self, installed, tmp_path):
+        folder = tmp_path / "empty"
+        folder.mkdir()
+        plugin = ["-p", "fp8parity.gate.entry"]  # an installed wheel has an entry point for it
+        done = python(
+            installed, folder, "pytest", *plugin, "--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100"
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "test_loss_parity[te-current-micro-native]" in done.stdout
+
+
+class TestOtherProjects:
+    def test_the_entry_point_asks_before_it_loads(self, tmp_path):
+        assert entry.asks_for_suites(["--pyargs", "fp8parity.suites", "-m", "h100"], tmp_path)
+        assert entry.asks_for_suites(["suites/convergence/test_loss_parity.py::test_loss_parity"], ROOT)
+        assert not entry.asks_for_suites(["tests", "-k", "suites", "."], tmp_path)
+
+    @pytest.mark.slow
+    def test_another_project_may_have_the_same_options(self, installed, tmp_path):
+        folder = tmp_path / "theirs"
+        folder.mkdir()
+        (folder / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model")\n')
+        assertion = 'assert request.config.getoption("--model") == "a" and "torch" not in sys.modules'
+        (folder / "test_x.py").write_text(f"import sys\n\ndef test_x(request):\n    {assertion}\n")
+        done = python(installed, folder, "pytest", "-p", "fp8parity.gate.entry", "--model", "a", "-q")
+        assert done.returncode == 0, done.stdout + done.stderr
