@@ -22,7 +22,7 @@ ROOMS = {
     "training": "recipes workload numerics records",
     "checks": "training recipes workload numerics records did_you_mean",
     "runner": "checks training recipes workload records did_you_mean",
-    "judging": "records",
+    "judging": "records shipped",
     "report": "judging records",
     "gate": "shipped report judging runner checks training recipes workload records did_you_mean",
     "cli": "gate shipped report judging runner training recipes workload records did_you_mean",
