@@ -72,7 +72,7 @@ def titan_tensorboard(path: Path, c: Curve) -> Path:
 def automodel(path: Path, c: Curve) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     lines = [
-        {"step": s, "epoch": 0, "timestamp": "2026-11-22T09:00:00", "loss": x, "grad_norm": g, "lr": r, "mem": 1.0, "tps": c.tokens / c.seconds,
+        {"step": s, "epoch": 0, "timestamp": "2026-11-22", "loss": x, "grad_norm": g, "lr": r, "mem": 1.0, "tps": c.tokens / c.seconds,
          "tps_per_gpu": c.tokens / c.seconds, "num_tokens_per_step": c.tokens, "num_label_tokens": c.tokens}
         for s, x, g, r in rows(c)
     ]  # fmt: skip
