@@ -71,12 +71,12 @@ def test_an_edited_import_is_refused(folder, capsys):
 
 
 def test_the_table_of_a_pull_request(folder, capsys):
-    assert main(["verdict", "bf16", "bf16", "--table", "--versions", "torch 2.13"]) == 0
+    assert main(["verdict", "bf16", "fp8", "--table", "--versions", "torch 2.13"]) == 0
     rows = capsys.readouterr().out.splitlines()
     assert rows[1] == "|---|---|"
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows), "two columns each"
     assert rows[2] == "| verdict | **pass**: consistent with parity, on one pair |"
-    assert rows[3].startswith("| tail gap [90% interval] | +0.000% [-0.10")
+    assert rows[3].startswith("| tail gap [90% interval] | -0.004% [-0.10")
     assert rows[-2].startswith("| versions | torch 2.13, fp8-parity ")
 
 
@@ -102,8 +102,8 @@ def test_reports(folder, capsys):
 
 
 def test_a_name_with_markup_stays_text(folder):
-    Path("bf16").rename("<b>|x")
-    assert main(["verdict", "<b>|x", "<b>|x", "--report", "out.md", "--report", "out.html"]) == 0
+    Path("fp8").rename("<b>|x")
+    assert main(["verdict", "bf16", "<b>|x", "--report", "out.md", "--report", "out.html"]) == 0
     assert "<b>" not in Path("out.html").read_text()
     assert "&lt;b>\\|x against" in Path("out.md").read_text()
 
@@ -111,16 +111,17 @@ def test_a_name_with_markup_stays_text(folder):
 def test_more_seeds(folder, capsys):
     automodel(folder / "bf16-1", curve(1))
     automodel(folder / "fp8-1", curve(1, chaos=1))
-    assert main(["verdict", "bf16", "bf16", "--seed", "bf16-1", "fp8-1"]) == 0
+    assert main(["verdict", "bf16", "fp8", "--seed", "bf16-1", "fp8-1"]) == 0
     assert "parity with BF16, on 2 pairs" in capsys.readouterr().out
 
 
 def test_a_users_own_loss(folder, capsys):
-    path = folder / "own.csv"
-    path.write_text("step,my\n" + "".join(f"{s},{x!r}\n" for s, x in enumerate(curve().loss)))
-    assert main(["verdict", "own.csv", "own.csv"]) == 2
+    for chaos in (0, 1):
+        lines = "".join(f"{s},{x!r}\n" for s, x in enumerate(curve(chaos=chaos).loss))
+        Path(f"own-{chaos}.csv").write_text(f"step,my\n{lines}")
+    assert main(["verdict", "own-0.csv", "own-1.csv"]) == 2
     assert "--loss KEY" in capsys.readouterr().err
-    assert main(["verdict", "own.csv", "own.csv", "--loss", "my"]) == 0
+    assert main(["verdict", "own-0.csv", "own-1.csv", "--loss", "my"]) == 0
 
 
 def test_without_tensorboard_the_message_says_what_to_install(folder, capsys, monkeypatch):

@@ -83,8 +83,8 @@ def test_digits_that_do_not_average_out(verdict):
     assert "the smallest gap that the file can show is 0.46" in lines(verdict(made, made, write=nanotron), "grain")
 
 
-def test_too_few_points_decide_nothing():
-    v = judge([runs.read(HF / "every-ten")], [runs.read(HF / "every-ten")], Asked(unfiltered=True))
+def test_too_few_points_decide_nothing(verdict):
+    v = verdict(curve(steps=20), curve(steps=20, chaos=1))
     assert (v.status, v.code) == ("inconclusive", 2)
     assert "only 10 points in the tail, 20 are needed" in lines(v, "grain")
 
@@ -102,6 +102,23 @@ def test_nan_is_red_even_if_the_runs_are_no_pair():
     v = judge([runs.read(HF / "every-ten")], [runs.read(HF / "nan")], Asked())
     assert (v.status, v.code) == ("fail", 1)
     assert v.headline == "FP8's loss is not finite at step 60 (15 in all)"
+
+
+def test_a_gradient_norm_that_is_not_finite_is_named(verdict):
+    broken = curve(chaos=1)
+    broken.grad_norm[100] = math.inf
+    v = verdict(curve(), broken)
+    assert (v.status, v.headline) == ("fail", "FP8's gradient norm is not finite at step 101 (1 in all)")
+    assert verdict(broken, broken.with_gap(1e-5)).status == "inconclusive", "BF16 has it, too"
+
+
+def test_losses_that_are_equal_to_the_bit_are_red(verdict):
+    """FP8 never gives the same losses: nothing was quantised, or one run was named twice."""
+    v = verdict(curve(), curve())
+    assert (v.status, v.code) == ("fail", 1)
+    assert "equal BF16's to the bit" in v.headline
+    v = verdict(curve(), curve(), write=nanotron)
+    assert (v.status, v.code) == ("inconclusive", 2), "three digits may hide the difference"
 
 
 def test_a_hidden_nan_is_undecided_unless_the_filter_was_off(verdict, tmp_path):
