@@ -176,3 +176,22 @@ def test_formats_differ(tmp_path):
     assert runs.read(nanotron(tmp_path / "a", curve(steps=30))).format == "Nanotron's output"
     assert runs.read(nanochat(tmp_path / "b", curve(steps=30))).format == "nanochat's output"
     assert runs.read(wandb_csv(Path(tmp_path / "c"), curve(steps=30))).format == "CSV"
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_trainers_filter_is_known_in_tensorboard_and_wandb_too(every, tmp_path):
+    """The Trainer logs train/epoch everywhere. A mean of ten steps may hide a NaN; a step that is logged alone becomes 0."""
+    steps = range(every, 400 + every, every)
+    columns = {
+        "train/loss": [0.0 if s == 200 else 2.5 for s in steps],
+        "train/grad_norm": [1.0] * len(steps),
+        "train/epoch": [0.5] * len(steps),
+    }
+    rows = [{"train/global_step": s, **{k: v[i] for k, v in columns.items()}} for i, s in enumerate(steps)]
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    for run in (
+        runs.read(tensorboard(tmp_path / "tb", list(columns), list(columns.values()), steps)),
+        runs.read(tmp_path / "history.json"),
+    ):
+        assert run.not_finite == [200]
+        assert ("logging_nan_inf_filter" in run.hides) == (every > 1)
