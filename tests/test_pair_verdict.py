@@ -16,7 +16,7 @@ from fp8parity.judging.pair.finding import PUBLISHED, Asked
 from fp8parity.judging.pair.noise import batch_error
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
-from log_files import WRITERS, curve_of, nanochat, nanotron, plain_csv
+from log_files import WRITERS, Curve, curve_of, megatron, nanochat, nanotron, plain_csv
 
 ROOT = Path(__file__).parents[1]
 
@@ -56,6 +56,28 @@ def test_other_batches_are_no_pair(verdict):
 def test_other_batches_under_a_moving_average_are_no_pair(verdict):
     assert "other batches" in lines(verdict(curve(), curve(seed=5), write=nanochat), "pair")
     assert verdict(curve(), curve(chaos=1), write=nanochat).status == "pass"
+
+
+@pytest.mark.parametrize("seed", [5, 6, 7])
+def test_a_trend_does_not_make_a_pair(seed, verdict):
+    """A moving average of a short run falls along a curve, and so do its first differences: they correlate above 0.7 on these seeds."""
+    v = verdict(curve(steps=60), curve(seed, steps=60), write=nanochat)
+    halves = np.asarray(v.curve)[30:, 1:]
+    assert np.corrcoef(np.diff(np.log(halves), axis=0).T)[0, 1] > 0.7
+    assert "batches" in lines(v, "pair") and v.code == 2
+
+
+def averaged(made: Curve, every: int) -> Curve:
+    """What Megatron prints: the mean of the losses since the last log."""
+    means = np.asarray(made.loss).reshape(-1, every).mean(1).tolist()
+    return replace(made, loss=means, grad_norm=made.grad_norm[::every], learning_rate=made.learning_rate[::every])
+
+
+@pytest.mark.parametrize(("seed", "gap", "code"), [(0, 0.0, 0), (0, 0.005, 1), (5, 0.0, 2)])
+def test_means_between_logs(seed, gap, code, verdict):
+    v = verdict(averaged(curve(steps=2000), 10), averaged(curve(seed, 2000, chaos=1), 10).with_gap(gap), write=megatron)
+    assert v.code == code
+    assert "a logged loss is a mean since the last log" in lines(v, "holes")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from curves import HF, curve
 from fp8parity import runs
 from fp8parity.runs.run import decimals, number
 from log_files import WRITERS, Curve, automodel, megatron, megatron_tensorboard, nanochat, nanotron, tensorboard, wandb_csv
+from torch.utils.tensorboard import SummaryWriter
 
 DIGITS = {
     "HF, trainer_state.json of 4 decimals": 4,
@@ -64,6 +65,16 @@ def test_a_resumed_run_keeps_the_last_writer(tmp_path):
         run = runs.read(write(path, again))
         assert run.replaced == 10
         assert run.loss == pytest.approx([*(x + 1 for x in whole.loss[:30]), *whole.loss[30:]], rel=1e-6)
+
+
+def test_a_resumed_writer_that_purges_is_counted_too(tmp_path):
+    """SummaryWriter(purge_step=31) tells readers to forget what came after. Then nobody would see that steps were run twice."""
+    for first, purge in ((1, None), (31, 31)):
+        with SummaryWriter(str(tmp_path), purge_step=purge) as writer:
+            for step in range(first, 41):
+                writer.add_scalar("lm loss", 3.0 if purge is None else 2.5, step)
+    run = runs.read(tmp_path)
+    assert (run.replaced, run.loss[29:31]) == (10, [3.0, 2.5])
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path):
