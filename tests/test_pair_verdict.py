@@ -60,11 +60,11 @@ def test_other_batches_under_a_moving_average_are_no_pair(verdict):
 
 @pytest.mark.parametrize("seed", [5, 6, 7])
 def test_a_trend_does_not_make_a_pair(seed, verdict):
-    """A moving average of a short run falls along a curve, and so do its first differences: they correlate above 0.7 on these seeds."""
-    v = verdict(curve(steps=60), curve(seed, steps=60), write=nanochat)
-    halves = np.asarray(v.curve)[30:, 1:]
-    assert np.corrcoef(np.diff(np.log(halves), axis=0).T)[0, 1] > 0.7
-    assert "batches" in lines(v, "pair") and v.code == 2
+    """A moving average falls along a curve, and so do its first differences: on these seeds they correlate above 0.6."""
+    v = verdict(curve(steps=160), curve(seed, steps=160), write=nanochat)
+    halves = np.asarray(v.curve)[80:, 1:]
+    assert np.corrcoef(np.diff(np.log(halves), axis=0).T)[0, 1] > 0.6
+    assert "other batches" in lines(v, "pair") and v.code == 2
 
 
 def averaged(made: Curve, every: int) -> Curve:
