@@ -97,6 +97,7 @@ def test_reports(folder, capsys):
     assert text.startswith("# FP8 parity of imported runs\n\n**Refuse: fail, ") and "| verdict | **fail**" in text
     page = Path("out.html").read_text()
     assert "Refuse: fail" in page and page.count("<polyline") == 1 and "http" not in re.sub(r"http-equiv", "", page)
+    assert main(["verdict", "bf16", "bf16", "--report", "same.html"]) == 1, "a curve of zeros can be drawn, too"
     assert main(["verdict", "bf16", "gap.log", "--report", "out.pdf"]) == 2
     assert "no renderer for '.pdf'" in capsys.readouterr().err
 

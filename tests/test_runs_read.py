@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from curves import HF, curve
 from fp8parity import runs
 from fp8parity.runs.run import decimals, number
-from log_files import WRITERS, Curve, automodel, megatron, megatron_tensorboard, nanochat, nanotron, tensorboard, wandb_csv
+from log_files import WRITERS, Curve, automodel, megatron, megatron_tensorboard, nanochat, nanotron, tensorboard, titan, wandb_csv
 from torch.utils.tensorboard import SummaryWriter
 
 DIGITS = {
@@ -96,6 +97,23 @@ def test_megatron_counts_of_skipped_steps(tmp_path):
     path = megatron(tmp_path / "run", curve(steps=30))
     path.write_text(path.read_text().replace("skipped iterations:   0", "skipped iterations:   2", 1))
     assert runs.read(path).skipped == 2
+
+
+def test_a_skipped_step_of_megatron_is_no_nan(tmp_path):
+    """Where all steps since the last log were skipped, Megatron prints no loss, and counts no NaN."""
+    path = megatron(tmp_path / "run", curve(steps=30))
+    lines = path.read_text().splitlines()
+    lines[5] = re.sub(r" lm loss: \S+ \|", "", lines[5]).replace("skipped iterations:   0", "skipped iterations:   1")
+    path.write_text("\n".join(lines))
+    run = runs.read(path)
+    assert (run.skipped, run.not_finite, run.missing) == (1, [], 1)
+
+
+def test_validation_lines_of_torchtitan_are_no_steps(tmp_path):
+    made = curve(steps=30)
+    path = titan(tmp_path / "run", made)
+    path.write_text(path.read_text() + "\x1b[33mvalidate step: 30  \x1b[32mloss:  9.9999  \x1b[33mmemory:  1.00GiB(1.25%)\n")
+    assert runs.read(path).loss[-1] == pytest.approx(made.loss[-1], abs=1e-5)
 
 
 def test_the_trainers_own_files():
