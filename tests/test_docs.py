@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
+from curves import curve
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, example, steps
 from fp8parity import checks, cli, recipes
 from fp8parity.judging.verdict import LOSS, THROUGHPUT, Status
@@ -24,8 +25,9 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload import corpus
+from log_files import automodel
 
-RUN = {"recipes", "power", "judge", "merge", "compare", "bounds"}
+RUN = {"recipes", "power", "judge", "merge", "compare", "bounds", "import", "verdict"}
 """Subcommands that take seconds; of the others the options are parsed."""
 
 BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
@@ -55,10 +57,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def stand_in(trajectory) -> Callable[[Path], None]:
-    """Makes a small record set where a document names one of the reader's."""
+def stand_in(trajectory) -> Callable[[Path, bool], None]:
+    """Makes a small record set, or a run of another framework, where a document names one of the reader's."""
 
-    def make(path: Path) -> None:
+    def make(path: Path, imported: bool) -> None:
+        if imported:
+            automodel(path, curve(chaos=int("fp8" in path.name)))
+            return
         out = path.with_suffix("") if path.suffix == ".zip" else path
         model = "mini" if path.name == "trial" else "nano"  # margins.md names the model; first gradients of nano have no numbers
         for recipe, execution in (("bf16", "native"), ("te-current", "emulated")):
@@ -91,16 +96,16 @@ def parsed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> argparse.Na
 
 
 def inputs(args: argparse.Namespace) -> list[Path]:
-    named = [getattr(args, name, None) for name in ("records", "sets", "old", "new")]
+    named = [getattr(args, name, None) for name in ("records", "sets", "old", "new", "runs", "bf16", "fp8", "repeat")]
     return [p for found in named if found for p in (found if isinstance(found, list) else [found])]
 
 
-def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Path], None]) -> None:
+def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Path, bool], None]) -> None:
     args = parsed(monkeypatch, arguments)
     if args.command in RUN:
         for path in inputs(args):
             if not path.exists():
-                stand_in(path)
+                stand_in(path, args.command in ("import", "verdict"))
         assert cli.main(arguments) in (0, 1), "2: the command could not do its work"
 
 

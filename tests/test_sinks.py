@@ -141,9 +141,9 @@ def test_everything_is_printed_through_the_sink():
     ]
     assert sorted(found) == [
         "__init__.py: print(f'fp8parity: {sinks.line(str(error))}', file=sys.stderr)",
-        "__init__.py: print(f'fp8parity: {what} could not be written: {sinks.line(str(error))}', file=sys.stderr)",
-        "__init__.py: print(line)",
+        "compare.py: print(line)",
         "reporter.py: print(text)",
+        "written.py: print(f'fp8parity: {what} could not be written: {sinks.line(str(error))}', file=sys.stderr)",
     ]
 
 

@@ -1,0 +1,64 @@
+"""The shape and the cost of the gap of two imported runs: growing, shrinking, opening in the decay, jumps, steps until equal loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from curves import STEPS, curve, judged, lines
+from fp8parity.judging.pair.finding import Asked
+from log_files import Curve
+
+
+def test_a_growing_gap_is_red_whatever_its_size(tmp_path):
+    """It ends at +0.5% where the margin is 2%."""
+    v = judged(tmp_path, curve(), curve(chaos=1).with_gap(np.linspace(0, 0.005, STEPS).tolist()), Asked(margin=0.02))
+    assert (v.status, v.headline) == ("fail", "the gap is growing")
+    assert "+1.2" in lines(v, "shape") and "per 1,000 steps" in lines(v, "shape"), "0.5% in 400 steps"
+
+
+def test_a_shrinking_gap_is_named(tmp_path):
+    v = judged(tmp_path, curve(), curve(chaos=1).with_gap(np.linspace(0.02, 0.0, STEPS).tolist()), Asked(margin=0.01))
+    assert lines(v, "shape").startswith("shrinking")
+    assert v.status == "pass"
+
+
+def test_a_gap_that_opens_in_the_decay_is_red(tmp_path):
+    late = [0.0] * (STEPS * 4 // 5) + [0.005] * (STEPS // 5)
+    v = judged(tmp_path, curve(decay_from=0.8), curve(chaos=1, decay_from=0.8).with_gap(late), Asked(margin=0.02))
+    assert (v.status, v.code) == ("fail", 1)
+    assert "opening in the decay" in lines(v, "shape")
+    assert "decay" not in lines(judged(tmp_path, curve(), curve(chaos=1)), "shape"), "in a cosine schedule all of the run decays"
+
+
+def test_a_jump_is_placed_and_compared_with_the_gradient_norm(tmp_path):
+    late = [0.0] * 200 + [0.01] * 200
+    spiked = curve(chaos=1).with_gap(late)
+    spiked.grad_norm[200] *= 5
+    text = lines(judged(tmp_path, curve(), spiked), "shape")
+    assert text.count("jumps") == 1
+    assert "jumps by +0.997%" in text and "at step 196, with a spike" in text, "the window from step 196 to 208 holds step 201"
+    assert "jumps" not in lines(judged(tmp_path, curve(), curve(chaos=1)), "shape")
+
+
+def test_gradient_norms_that_are_off_from_the_start(tmp_path):
+    off = replace(curve(chaos=1), grad_norm=[1.2 * g for g in curve().grad_norm])
+    text = lines(judged(tmp_path, curve(), off), "gradient norm")
+    assert text.startswith("FP8 / BF16: 1.200 in the first tenth, 1.200 in the tail") and "lost microbatch" in text
+
+
+def falling(gap: float = 0.0, seconds: float = 0.5) -> Curve:
+    """A loss that falls by 0.004 nats a step, from 4.6 to 3.0."""
+    noise = np.random.default_rng(0).normal(0, 0.01, STEPS)
+    made = replace(curve(), loss=(4.6 - 0.004 * np.arange(STEPS) + noise).tolist(), seconds=seconds)
+    return made.with_gap(gap)
+
+
+def test_steps_until_equal_loss_and_the_speed_up_that_they_eat(tmp_path):
+    """+1% of 3.16 nats at 0.004 nats a step is 8 steps of 400: 2%. Of a speed-up of 1.25 they leave 1.225."""
+    text = lines(judged(tmp_path, falling(), falling(0.01, seconds=0.4)), "equal loss")
+    assert text.startswith("FP8 reaches BF16's loss 8 steps later, 1.29e+05 tokens: 2.0%")
+    assert "a speed-up of 1.250x is 1.226x at equal loss, 10% of it is eaten" in text
+    assert "cannot say" in lines(
+        judged(tmp_path, replace(curve(), loss=[2.5 + 0.01 * (s % 7) for s in range(STEPS)]), curve()), "equal loss"
+    )

@@ -1,0 +1,55 @@
+"""The benchmark behind docs/your-runs.md: pairs, planted gaps, tables, and the page that they are written into."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pairs
+import pytest
+from fp8parity.judging.pair.aligned import APART, PAIRED
+from fp8parity.judging.pair.finding import PUBLISHED, Asked
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/your-runs.md").read_text()
+
+
+@cache
+def recorded() -> list[pairs.Recorded]:
+    return pairs.recorded([ROOT / "golden/records/micro-xeon.zip"])
+
+
+def test_pairs_share_a_seed_and_mis_pairs_do_not():
+    assert len(recorded()) >= 20
+    for p in recorded():
+        assert (p.candidate.seed, p.candidate.cell.model, p.control.cell.recipe) == (p.control.seed, p.control.cell.model, "bf16")
+        assert p.others and all(o.seed != p.candidate.seed for o in p.others)
+
+
+def test_planted_gaps_are_what_they_say():
+    p = recorded()[0]
+    made = pairs.planted(p)
+    assert list(made) == [*pairs.GAPS, pairs.GROWS, *pairs.SPREAD, pairs.OTHER]
+    sound = made["no gap"][1].loss
+    assert [made["gap 2%"][1].loss[i] / sound[i] for i in (0, -1)] == pytest.approx([1.02, 1.02])
+    assert [made[pairs.GROWS][1].loss[i] / sound[i] for i in (0, -1)] == pytest.approx([1.0, 1.005])
+    away = made["no gap, with spread"][1].loss[0] / sound[0] - 1
+    assert 0 < abs(away) < 4 * PUBLISHED.sd
+    assert made["gap at the margin, with spread"][1].loss[0] / sound[0] - 1 == pytest.approx(away + Asked.margin)
+
+
+def test_tables_count_verdicts():
+    few = recorded()[:2]
+    assert pairs.rates(few, ["CSV"], ["no gap", "gap 1%"])[-1] == "| CSV | 2 of 2 | 2 of 2 |"
+    assert "| gap 1% | 2 | fail: 2 | pass: 0 [0.0%, 84.2%] |" in pairs.whole(few)
+    assert pairs._cell("no gap", ["pass", "fail", "inconclusive"]) == "1 of 3, harmful 1"
+
+
+def test_the_page_holds_every_table_and_the_thresholds_lie_between_pairs_and_mis_pairs():
+    tables = {m[2]: m[0].splitlines() for m in pairs.MARK.finditer(PAGE)}
+    assert set(tables) == {"correlations", "whole", "formats", "spreads"}
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables["correlations"][3:-1]]
+    assert len(rows) == 6
+    assert min(float(r[2]) for r in rows) > PAIRED > APART > max(float(r[4]) for r in rows)
+    assert len(tables["formats"]) == len(pairs.WRITERS) + 4
+    assert f"needs a correlation of {PAIRED}. Below {APART} " in PAGE

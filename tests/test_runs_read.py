@@ -1,0 +1,226 @@
+"""Runs of other frameworks: every format is read as it was written, and what is not a run is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from curves import HF, curve
+from fp8parity import runs
+from fp8parity.runs.run import decimals, number
+from log_files import WRITERS, Curve, automodel, megatron, megatron_tensorboard, nanochat, nanotron, tensorboard, titan, wandb_csv
+from torch.utils.tensorboard import SummaryWriter
+
+DIGITS = {
+    "HF, trainer_state.json of 4 decimals": 4,
+    "Megatron, printed": 6,
+    "torchtitan, printed": 5,
+    "nanochat, printed": 6,
+    "nanoGPT, printed": 4,
+    "AutoModel, printed": 4,
+    "Nanotron, printed": 2,
+}
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_a_format_is_read_as_it_was_written(format, tmp_path):
+    made = curve(steps=50)
+    run = runs.read(WRITERS[format](tmp_path / "run", made))
+    assert run.decimals == DIGITS.get(format)
+    assert run.axis == ("samples" if format == "DeepSpeed, CSV" else "steps")
+    assert run.points == [64 * s if run.axis == "samples" else s for s in made.steps]
+    if format != "nanochat, printed":
+        tolerance = 10.0 ** -DIGITS[format] if format in DIGITS else 1e-6
+        assert run.loss == pytest.approx(made.loss, abs=tolerance)
+    if run.grad_norm:
+        assert run.grad_norm == pytest.approx(made.grad_norm, rel=1e-2)
+    if run.learning_rate and format != "nanochat, printed":
+        assert run.learning_rate == pytest.approx(made.learning_rate, rel=1e-2, abs=1e-8)
+    assert (run.not_finite, run.missing, run.replaced) == ([], 0, 0)
+
+
+def test_what_a_loss_is_the_loss_of(tmp_path):
+    kinds = {name: runs.read(write(tmp_path / f"{i}", curve(steps=30))).averaging for i, (name, write) in enumerate(WRITERS.items())}
+    assert kinds["nanochat, printed"] == "moving average"
+    assert kinds["Megatron, printed"] == "mean since the last log"
+    assert kinds["Megatron, TensorBoard"] == "of one step"
+    assert kinds["CSV"] == "unknown"
+
+
+def test_tensorboard_is_not_sampled(tmp_path):
+    """The reader's default keeps 10,000 values of a tag."""
+    run = runs.read(tensorboard(tmp_path, ["lm loss"], [[2.0 + i * 1e-5 for i in range(10_500)]], range(10_500)))
+    assert len(run.points) == 10_500
+
+
+def test_a_resumed_run_keeps_the_last_writer(tmp_path):
+    whole = curve(steps=60)
+    first = Curve([x + 1 for x in whole.loss[:40]], whole.grad_norm[:40], whole.learning_rate[:40])
+    again = replace(whole, loss=whole.loss[30:], grad_norm=whole.grad_norm[30:], learning_rate=whole.learning_rate[30:], first=31)
+    for write, path in ((automodel, tmp_path / "jsonl"), (megatron_tensorboard, tmp_path / "events")):
+        write(path, first)
+        run = runs.read(write(path, again))
+        assert run.replaced == 10
+        assert run.loss == pytest.approx([*(x + 1 for x in whole.loss[:30]), *whole.loss[30:]], rel=1e-6)
+
+
+def test_a_resumed_writer_that_purges_is_counted_too(tmp_path):
+    """SummaryWriter(purge_step=31) tells readers to forget what came after. Then nobody would see that steps were run twice."""
+    for first, purge in ((1, None), (31, 31)):
+        with SummaryWriter(str(tmp_path), purge_step=purge) as writer:
+            for step in range(first, 41):
+                writer.add_scalar("lm loss", 3.0 if purge is None else 2.5, step)
+    run = runs.read(tmp_path)
+    assert (run.replaced, run.loss[29:31]) == (10, [3.0, 2.5])
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path):
+    for name in ("bf16", "fp8"):
+        megatron_tensorboard(tmp_path / name, curve(steps=30))
+    with pytest.raises(ValueError, match=r"several runs, such as bf16 and fp8; name one of them"):
+        runs.read(tmp_path)
+
+
+@pytest.mark.parametrize("format", ["Megatron, printed", "AutoModel, training.jsonl", "Megatron, TensorBoard", "torchtitan, printed"])
+def test_nan_is_seen(format, tmp_path):
+    """Megatron leaves a NaN out of its line; the others write it."""
+    made = curve(steps=40)
+    made.loss[20] = math.nan
+    assert runs.read(WRITERS[format](tmp_path / "run", made)).not_finite == [21]
+
+
+def test_megatron_counts_of_skipped_steps(tmp_path):
+    path = megatron(tmp_path / "run", curve(steps=30))
+    path.write_text(path.read_text().replace("skipped iterations:   0", "skipped iterations:   2", 1))
+    assert runs.read(path).skipped == 2
+
+
+def test_a_skipped_step_of_megatron_is_no_nan(tmp_path):
+    """Where all steps since the last log were skipped, Megatron prints no loss, and counts no NaN."""
+    path = megatron(tmp_path / "run", curve(steps=30))
+    lines = path.read_text().splitlines()
+    lines[5] = re.sub(r" lm loss: \S+ \|", "", lines[5]).replace("skipped iterations:   0", "skipped iterations:   1")
+    path.write_text("\n".join(lines))
+    run = runs.read(path)
+    assert (run.skipped, run.not_finite, run.missing) == (1, [], 1)
+
+
+def test_validation_lines_of_torchtitan_are_no_steps(tmp_path):
+    made = curve(steps=30)
+    path = titan(tmp_path / "run", made)
+    path.write_text(path.read_text() + "\x1b[33mvalidate step: 30  \x1b[32mloss:  9.9999  \x1b[33mmemory:  1.00GiB(1.25%)\n")
+    assert runs.read(path).loss[-1] == pytest.approx(made.loss[-1], abs=1e-5)
+
+
+def test_the_trainers_own_files():
+    """The Trainer's filter hides one NaN in a mean of ten steps. If all are NaN, it writes a loss of 0."""
+    every = runs.read(HF / "fp32")
+    assert (len(every.points), every.averaging, every.hides, every.decimals) == (200, "of one step", "", None)
+    tens = runs.read(HF / "every-ten")
+    assert (tens.interval, tens.averaging) == (10, "mean since the last log")
+    assert "logging_nan_inf_filter" in tens.hides
+    broken = runs.read(HF / "nan" / "trainer_state.json")
+    assert broken.not_finite == list(range(60, 201, 10))
+    assert broken.loss[:5] == tens.loss[:5]
+
+
+def test_the_last_checkpoint_counts(tmp_path):
+    for steps in (200, 1000):
+        folder = tmp_path / f"checkpoint-{steps}"
+        folder.mkdir()
+        history = [{"step": s, "loss": 2.0, "grad_norm": 1.0} for s in range(1, steps + 1)]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    assert len(runs.read(tmp_path).points) == 1000
+
+
+def test_goldens_of_megatron_and_torchtitan(tmp_path):
+    values = {str(s): 10.0 - s / 1000 for s in range(1, 51)}
+    (tmp_path / "golden.json").write_text(json.dumps({"lm loss": {"start_step": 1, "end_step": 50, "step_interval": 1, "values": values}}))
+    (tmp_path / "titan.txt").write_text("".join(f"{s} {v}\n" for s, v in values.items()))
+    for name in ("golden.json", "titan.txt"):
+        assert runs.read(tmp_path / name).loss == list(values.values())
+
+
+def test_missing_points_are_counted(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("step,loss\n" + "".join(f"{s},2.5\n" for s in range(50) if s not in (20, 21)))
+    assert runs.read(path).missing == 2
+
+
+def test_a_users_own_name_of_the_loss(tmp_path):
+    path = tmp_path / "run.csv"
+    path.write_text("step,ppl_loss\n1,2.5\n2,2.4\n")
+    assert runs.read(path, "ppl_loss").loss == [2.5, 2.4]
+    with pytest.raises(ValueError, match="ppl_loss"):
+        runs.read(path, "ppl_los")
+
+
+def test_numbers_and_digits():
+    assert [number(t) for t in ("1,234", "1.23K", "2.5M", " 3.1E-1")] == [1234.0, 1230.0, 2.5e6, 0.31]
+    assert [decimals(t) for t in (["2.5", "2.51"], ["3.123456E+00"], ["2.500000001"], ["nan"])] == [2, 6, None, None]
+
+
+BAD = {
+    "text": ("notes.txt", "hello\n", r"unknown format; its first line is 'hello'; fp8parity reads .*TensorBoard"),
+    "empty": ("run.log", "", "unknown format; it is empty"),
+    "binary": ("run.bin", "\x00\x01\x02", "looks like a binary .bin"),
+    "csv without a loss": (
+        "run.csv",
+        "step,accuracy\n1,0.5\n",
+        r"no loss; its keys are accuracy, step; known names are lm loss.*--loss KEY",
+    ),
+    "csv without steps": ("run.csv", "loss,accuracy\n1,0.5\n", "no column of steps, samples or tokens"),
+    "csv without rows": ("run.csv", "step,loss\n", "a table needs a header and at least one row"),
+    "a step that is no number": ("run.csv", "step,loss\none,2.5\n", "a step must be a number, not 'one'"),
+    "a loss that is no number": ("run.csv", "step,loss\n1,high\n", "could not convert"),
+    "broken JSON": ("run.jsonl", '{"step": 1, "loss": 2.5}\n{"step": 2, "lo', "run.jsonl:2: not valid JSON"),
+    "two runs in one chart": ("run.csv", '"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n', "several runs in one table"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_refused_with_its_path(name, text, message, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        runs.read(tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_folders_without_a_run_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no such file or folder"):
+        runs.read(tmp_path / "no")
+    with pytest.raises(ValueError, match="it is empty"):
+        runs.read(tmp_path)
+    tensorboard(tmp_path / "tb", ["accuracy"], [[0.5]], [1])
+    with pytest.raises(ValueError, match="no tag holds a loss; its tags are accuracy"):
+        runs.read(tmp_path / "tb")
+
+
+def test_formats_differ(tmp_path):
+    assert runs.read(nanotron(tmp_path / "a", curve(steps=30))).format == "Nanotron's output"
+    assert runs.read(nanochat(tmp_path / "b", curve(steps=30))).format == "nanochat's output"
+    assert runs.read(wandb_csv(Path(tmp_path / "c"), curve(steps=30))).format == "CSV"
+
+
+@pytest.mark.parametrize("every", [1, 10])
+def test_the_trainers_filter_is_known_in_tensorboard_and_wandb_too(every, tmp_path):
+    """The Trainer logs train/epoch everywhere. A mean of ten steps may hide a NaN; a step that is logged alone becomes 0."""
+    steps = range(every, 400 + every, every)
+    columns = {
+        "train/loss": [0.0 if s == 200 else 2.5 for s in steps],
+        "train/grad_norm": [1.0] * len(steps),
+        "train/epoch": [0.5] * len(steps),
+    }
+    rows = [{"train/global_step": s, **{k: v[i] for k, v in columns.items()}} for i, s in enumerate(steps)]
+    (tmp_path / "history.json").write_text(json.dumps(rows))
+    for run in (
+        runs.read(tensorboard(tmp_path / "tb", list(columns), list(columns.values()), steps)),
+        runs.read(tmp_path / "history.json"),
+    ):
+        assert run.not_finite == [200]
+        assert ("logging_nan_inf_filter" in run.hides) == (every > 1)
