@@ -1,4 +1,4 @@
-"""Endurance: kill, fill, tamper, race. Hundreds of trials in which a result could be lost, or a wrong one be believed, are made and counted.
+"""Endurance: hundreds of trials in which a result could be lost, or a wrong one be believed, are made and counted.
 
     python benchmarks/endurance.py --write docs/endurance.md
 
@@ -96,8 +96,8 @@ TEXT = """\
 * **tamper**: one change in a record, manifest, golden, table of numbers or .zip file. `judge` refuses it with 2 and a line that names the
   file, or is red. Where it is green, the content is unchanged (whole), or the change belongs to a class below (not visible).
 * **race**: two to four processes at once. No update is lost, one merge wins and the others are told, and readers see whole files.
-* **kill pytest**: a session with `-n 2` is killed: pytest, a worker, or all. Without its manifest its records are no release, and the session
-  with `--parity-resume` gives the verdicts of an undisturbed one.
+* **kill pytest**: a session with `-n 2` is killed: pytest, a worker, or all. Without its manifest its records are no release, and a
+  session with `--parity-resume` gives the verdicts of an undisturbed one.
 
 *Lost* is everything else."""
 
@@ -115,6 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = trials(args.family or list(FAMILIES), args.share, args.seed)
     finally:
         project.remove_templates()
+        sessions.remove_template()
     given = sys.argv[1:] if argv is None else argv
     text = page(found, " ".join(["python benchmarks/endurance.py", *given]), time.monotonic() - start)
     if args.write:
