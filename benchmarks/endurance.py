@@ -60,17 +60,26 @@ def trials(families: Sequence[str], share: float, seed: int) -> list[Trial]:
 
 def page(made: Sequence[Trial], command: str, seconds: float) -> str:
     """The page with the table, the classes of what is not visible, and what was lost."""
-    versions = ", ".join(
-        [f"Python {platform.python_version()}", *(f"{p} {metadata.version(p)}" for p in ("torch", "pytest", "pytest-xdist"))]
-    )
+    import torch
+    from fp8parity.training import provenance
+
+    packages = (f"{p} {metadata.version(p)}" for p in ("torch", "pytest", "pytest-xdist"))
+    versions = ", ".join([f"Python {platform.python_version()}", *packages])
+    cpu, (commit, dirty) = provenance.device_name(torch.device("cpu")), provenance.commit()
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     bad = notes(made, *BAD)
     return "\n".join(
         [
             "# Endurance",
             "",
-            f"Written by `{command}` on {now}: {len(made)} trials in {seconds:.0f} s on {os.cpu_count()} CPU cores",
-            f"({platform.system()} {platform.machine()}, {versions}). Do not edit it.",
+            "This command wrote the page. Do not edit it.",
+            "",
+            "```sh",
+            command,
+            "```",
+            "",
+            f"{now}, commit {commit[:12]}{' with uncommitted changes' if dirty else ''}: {len(made)} trials in {seconds:.0f} s on",
+            f"{os.cpu_count()} cores ({cpu}, {platform.platform()}), {versions}.",
             "",
             TEXT,
             "",

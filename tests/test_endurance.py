@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import endurance
 import pytest
-from enduring.trial import Outcome, Result, Trial
+from enduring.project import remove_templates, template
+from enduring.trial import HEADS, Outcome, Result, Trial
+from enduring.writers import RECORD, WRITERS
 from fp8parity.judging import completeness
 from fp8parity.records import atomic, locks, sets, storage
 from fp8parity.records.schema import AnyRecord
@@ -18,15 +21,22 @@ CHEAP = ("kill", "fill", "tamper", "race")
 """The families that start no pytest."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def project() -> Iterator[None]:
+    """The project of the trials, made by the sound library."""
+    template(True)
+    yield
+    remove_templates()
+
+
 def made(family: str, what: str, count: int) -> list[Trial]:
-    """``count`` trials of one kind."""
+    """``count`` trials of one kind. How long a writer takes without a disturbance is measured anew."""
     kinds, _ = endurance.FAMILIES[family]
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(endurance.FAMILIES, family, ({what: kinds[what]}, count))
-            return endurance.trials([family], 1, 1)
-    finally:
-        endurance.project.remove_templates()
+    for writer in WRITERS.values():
+        vars(writer).pop("undisturbed", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(endurance.FAMILIES, family, ({what: kinds[what]}, count))
+        return endurance.trials([family], 1, 1)
 
 
 def outcomes(found: Sequence[Trial]) -> set[Outcome]:
@@ -38,7 +48,7 @@ def test_a_short_run_loses_nothing(tmp_path, capsys):
     families = [part for family in CHEAP for part in ("--family", family)]
     assert endurance.main([*families, "--share", "0.04", "--write", str(page)]) == 0, capsys.readouterr().out
     text = page.read_text()
-    counts = dict(zip(endurance.HEADS[2:], map(int, re.findall(r"\d+", text.split("| all |")[1].split("\n")[0])), strict=True))
+    counts = dict(zip(HEADS[2:], map(int, re.findall(r"\d+", text.split("| all |")[1].split("\n")[0])), strict=True))
     assert counts["trials"] >= 20
     assert counts["lost"] == counts["tracebacks"] == 0
     assert sum(v for k, v in counts.items() if k != "trials") == counts["trials"]
@@ -51,8 +61,10 @@ def torn(path: Path, content: str | bytes, *, new: bool = False) -> Path:
     data = content if isinstance(content, bytes) else content.encode()
     try:
         with path.open("wb", buffering=0) as file:
-            for start in range(0, len(data), 1000):
-                file.write(data[start : start + 1000])
+            part = len(data) // 100 + 1
+            for start in range(0, len(data), part):
+                file.write(data[start : start + part])
+                time.sleep(0.001)
     except OSError as error:
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
     return path
@@ -61,15 +73,15 @@ def torn(path: Path, content: str | bytes, *, new: bool = False) -> Path:
 @pytest.mark.parametrize("family", ["kill", "fill"])
 def test_a_writer_that_is_not_atomic_is_counted(monkeypatch, family):
     """Planted: the file is opened at its place, and half a file stays there."""
-    assert outcomes(made(family, "report .html", 4)) <= {Outcome.WHOLE, Outcome.REFUSED}
+    assert outcomes(made(family, "record", 6)) <= {Outcome.WHOLE, Outcome.REFUSED}
     monkeypatch.setattr(atomic, "write", torn)
-    lost = [t.result for t in made(family, "report .html", 4) if t.result.outcome == Outcome.LOST]
-    assert Result(Outcome.LOST, "out.html is torn") in lost
+    lost = [t.result for t in made(family, "record", 6) if t.result.outcome == Outcome.LOST]
+    assert Result(Outcome.LOST, f"{RECORD} is torn") in lost
 
 
 def test_a_judge_that_believes_file_names_is_counted(monkeypatch):
     """Planted: the set is whole if its files have the right names. A record lies under the name of another one."""
-    assert outcomes(made("tamper", "record under the name of another", 6)) == {Outcome.REFUSED}
+    assert outcomes(made("tamper", "record under the name of another", 4)) == {Outcome.REFUSED}
     believed: list[str] = []
     checked = storage.checked
 
@@ -86,7 +98,7 @@ def test_a_judge_that_believes_file_names_is_counted(monkeypatch):
     monkeypatch.setattr(storage, "checked", noted)
     monkeypatch.setattr(storage, "name_of", name_of)
     monkeypatch.setattr(completeness, "missing", missing)
-    assert Result(Outcome.LOST, "green") in [t.result for t in made("tamper", "record under the name of another", 6)]
+    assert Result(Outcome.LOST, "green") in [t.result for t in made("tamper", "record under the name of another", 4)]
 
 
 def test_a_judge_without_a_manifest_check_is_counted(monkeypatch):
@@ -115,9 +127,9 @@ def test_a_crash_is_counted(monkeypatch, capsys):
     capsys.readouterr()
 
     def crashed(chance, scratch):
-        endurance.project.template(True)
+        template(True)
         monkeypatch.setattr(endurance.tampering.manifest, "load", fails)
-        return endurance.tampering.KINDS["bit of a record"](chance, scratch)
+        return endurance.tampering.KINDS["resealed: a time"](chance, scratch)
 
     monkeypatch.setitem(endurance.FAMILIES, "tamper", ({"crash": crashed}, 1))
     assert endurance.main(["--family", "tamper"]) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import shutil
 import tempfile
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,11 +55,10 @@ def template(green: bool) -> Path:
         return folder
     inputs.make(folder, trajectories.made)
     shutil.rmtree(folder / ".git")
+    (folder / "set.zip").unlink()  # its times differ from project to project; ``merge`` makes one without times
     records = load_records(folder / "records")
     manifest.write(folder / "records", whole(records))
     sets.save(records, folder / "merged.zip", [whole(records)])
-    with zipfile.ZipFile(folder / "merged.zip") as archive:
-        assert len(archive.namelist()) == len(records) + 1
     for ending in ("html", "md", "json"):
         (folder / f"out.{ending}").write_text("old")
     return folder
