@@ -34,7 +34,7 @@ def _tables_alone(found: Content, known: Content, out: str) -> str:
     if not all(t.keys() == others[n].keys() and all(abs(t[k].value - others[n][k].value) <= BAND for k in t) for n, t in tables.items()):
         return ""
     if now.numbers.inventories != before.numbers.inventories:
-        lacking = now.numbers.inventories.configurations.keys() == before.numbers.inventories.configurations.keys()
+        lacking = now.numbers.inventories.configurations.keys() >= before.numbers.inventories.configurations.keys()
         return "the judge says that nothing is stored for a recipe" if UNSTORED in out else UNKNOWN_KEY if lacking else ""
     return "the text of a source decides nothing" if now.numbers.sources != before.numbers.sources else "a number moved inside its band"
 
