@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -132,6 +133,38 @@ def test_a_killed_merge_leaves_no_part_of_a_set_and_blocks_no_other(trajectory, 
     sets.save(sets.load([tmp_path / "set"]), out)
     assert load_records(out) == load_records(tmp_path / "set")
     assert [p.name for p in out.parent.iterdir()] == ["merged"]
+
+
+def test_a_merge_does_not_replace_a_zip_that_another_merge_has_written_meanwhile(trajectory, tmp_path, monkeypatch):
+    """Planted: the other merge ends after this one has looked for the file."""
+    out, sync = tmp_path / "out.zip", os.fsync
+
+    def later(handle: int) -> None:
+        sync(handle)
+        out.write_bytes(b"the other one")
+
+    monkeypatch.setattr(os, "fsync", later)
+    with pytest.raises(OSError, match="cannot write .*out.zip: File exists"):
+        sets.save([trajectory()], out)
+    assert out.read_bytes() == b"the other one"
+    assert [p.name for p in tmp_path.iterdir()] == ["out.zip"]
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_new_file_on_a_file_system_without_hard_links(tmp_path, monkeypatch, exists):
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "a"
+    if exists:
+        path.write_text("old")
+        with pytest.raises(OSError, match="cannot write .*a: File exists"):
+            atomic.write(path, "new", new=True)
+    else:
+        atomic.write(path, "new", new=True)
+    assert path.read_text() == ("old" if exists else "new")
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_merge_takes_an_empty_folder_and_no_other(trajectory, tmp_path):

@@ -69,6 +69,24 @@ def test_a_killed_holder_leaves_a_file_that_blocks_nobody(tmp_path, capsys):
     assert not path.exists()
 
 
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from fp8parity.records import locks
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+with locks.locked(Path(sys.argv[1])):
+    pass
+"""
+
+
+def test_a_full_disk_is_named_and_leaves_no_lock_file(tmp_path):
+    path = tmp_path / "a.lock"
+    _, error = start("-c", FULL, path).communicate()
+    assert error.splitlines()[-1] == f"OSError: [Errno 27] cannot write {path}: File too large"
+    assert not path.exists()
+
+
 @pytest.fixture
 def golden(tmp_path) -> Path:
     (tmp_path / "policy.toml").write_text((ROOT / "golden" / "policy.toml").read_text())

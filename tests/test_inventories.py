@@ -166,3 +166,11 @@ def test_every_recipe_of_the_committed_sets_is_stored():
     assert of_block["emulated"]["fprop_w"] == {"e4m3 128x128 te-pow2"}
     assert of_block["native"]["recipe_type"] == of_block["fused"]["recipe_type"] == {"Float8BlockScaling"}
     assert stored.modules["micro", "te-nvfp4"].number == 14
+
+
+def test_an_execution_that_does_not_exist_is_refused_with_its_line(tmp_path):
+    """Found by benchmarks/endurance.py: one bit of a name, and no run was held to the row."""
+    path = tmp_path / "configurations.csv"
+    path.write_text("recipe,execution,key,value\nte-current,native,c,x\nte-current,emulaped,kind,b\n")
+    with pytest.raises(ValueError, match=r"configurations.csv:3: execution 'emulaped' is none of native, "):
+        inventories.load(tmp_path)

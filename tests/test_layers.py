@@ -23,8 +23,9 @@ from fp8parity.training.step import cross_entropy
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
 from sessions import DAY, GOLDEN, cell
+from trajectories import PROVENANCE
 
-from conftest import PROVENANCE, measured
+from conftest import measured
 
 Plant = Callable[[torch.nn.Module], object]
 POLICY = policy.load(GOLDEN, DAY)

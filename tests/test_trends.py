@@ -6,8 +6,7 @@ import pytest
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Measurement, Measurements
 from sessions import cell, verdict
-
-from conftest import PROVENANCE
+from trajectories import PROVENANCE
 
 LENGTHS = ("K=512", "K=2048", "K=8192", "K=32768")
 FLAT = [-0.0018, -0.0246, -0.0352, -0.0379]

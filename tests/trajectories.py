@@ -1,0 +1,37 @@
+"""Made-up training runs: a smooth curve of twelve steps, with any field replaced. Nothing is trained."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fp8parity.records.cell import Cell, Execution, Mode
+from fp8parity.records.schema import Module, Provenance, Trajectory
+from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.presets import Preset
+from fp8parity.workload.schedule import Schedule
+
+NANO = Preset(
+    ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128),
+    Schedule(steps=12, rows=2, length=64, lr=1e-3, warmup=3, tail=4, validation_every=6, validation_rows=4),
+)
+PROVENANCE = Provenance(
+    packages={"torch": "0"}, device="d", capability=None, driver=None, cuda=None, cpu="c", cpu_flags=[], threads=1,
+    python="3", system="s", commit="abc", dirty=False, environment={}, quantiser="-",
+)  # fmt: skip
+
+
+def made(recipe: str = "bf16", seed: int = 0, gap: float = 0.0, **changes: object) -> Trajectory:
+    """A run whose losses are shifted by a relative ``gap``, with any field replaced."""
+    schedule = NANO.schedule
+    loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
+    execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+    base = Trajectory(
+        schema_version=1,
+        cell=Cell(model="nano", recipe=recipe, execution=execution, corpus="topics"),
+        seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
+        initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,
+        validation=[(schedule.steps - 1, loss[-1])], non_finite=None,
+        inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")],
+        seconds=1.0, step_seconds=0.1, peak_memory=1, mode=Mode.EAGER, provenance=PROVENANCE, session="s",
+    )  # fmt: skip
+    return base.model_copy(update=changes)
