@@ -39,15 +39,15 @@ def test_the_schedule_of_micro_is_accepted():
         ("mini", 3e-5, 3600, {"embedding gradient flipped"}),
         ("small", 2e-5, 12_000, {"embedding gradient flipped"}),
         ("base", 6e-5, 2400, {"embedding gradient flipped", "layer not updated"}),
-        ("1b", 1e-4, 1900, set()),
+        ("1b", 3e-4, 600, {"embedding gradient flipped", "layer not updated"}),
     ],
 )
 def test_the_schedules_of_larger_models_are_accepted(model: str, noise: float, signal: float, by_canary: set[str]):
-    """On H100s, 1b on an H200. Every fault that was planted is seen; the loss leaves only these to the canary."""
+    """On H100s. Every fault that was planted is seen; the loss leaves only these to the canary."""
     rules = policy.load(GOLDEN, DAY)
     found = calibrate_records(load_records(GOLDEN / "records" / "calibration" / f"{model}.zip"), rules)
     assert found.noise < noise
     assert found.signal > signal
     assert found.accepted
-    assert found.faults == (1 if model == "1b" else len(FAULTS))
+    assert found.faults == len(FAULTS)
     assert {line.name for line in found.lines if line.seen_by == "canary"} == by_canary

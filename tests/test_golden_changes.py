@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -28,6 +29,8 @@ def edited(value: Any, way: tuple[Any, ...], new: Any) -> Any:
         return new
     if isinstance(value, BaseModel):
         return value.model_copy(update={way[0]: edited(getattr(value, way[0]), way[1:], new)})
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.replace(value, **{way[0]: new})
     copied = value.copy()
     copied[way[0]] = edited(value[way[0]], way[1:], new)
     return copied
@@ -68,6 +71,8 @@ def leaves(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The ways to all values that hold no others. Of a list the last item stands for all."""
     if isinstance(value, BaseModel):
         return [w for name in type(value).model_fields for w in leaves(getattr(value, name), (*way, name))]
+    if dataclasses.is_dataclass(value):
+        return [w for f in dataclasses.fields(value) for w in leaves(getattr(value, f.name), (*way, f.name))]
     if isinstance(value, dict):
         return [w for name in value for w in leaves(value[name], (*way, name))] or [way]
     if isinstance(value, list) and value:

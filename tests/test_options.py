@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -98,7 +99,8 @@ def test_bare_names_of_another_plugin_stay_its_own(project):
     (project / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model", default="theirs")\n')
     (project / "test_show.py").write_text(SHOW + '    print("THEIRS", pytestconfig.getoption("--model"))\n')
     (project / "pytest.ini").write_text("[pytest]\n")
-    ours = ("-p", "fp8parity.gate.entry", "-p", "fp8parity.gate.plugin")
+    installed = importlib.metadata.entry_points(group="pytest11", name="fp8parity")
+    ours = (*(() if installed else ("-p", "fp8parity.gate.entry")), "-p", "fp8parity.gate.plugin")
     done = run("pytest", "-s", *ours, "--model", "a", "--parity-model", "mini", "--recipe", "bf16", cwd=project)
     assert "SEEN golden .parity ['bf16'] ['mini']" in done.stdout, done.stdout + done.stderr
     assert "THEIRS a" in done.stdout

@@ -86,10 +86,10 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     whole = path.read_text()
     path.write_text(whole.replace('"seed": 1', '"seed": 7'))
     broken = start(project, "--recipe", "bf16", "--parity-resume")
-    assert broken.returncode == 1
-    assert "its checksum does not match its content" in broken.stdout
+    assert broken.returncode == 4
+    assert "its checksum does not match its content" in broken.stderr
     path.write_text(whole[: len(whole) // 2])
-    assert re.search(r"nano-topics.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stdout)
+    assert re.search(r"nano-topics.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stderr)
 
 
 def test_another_corpus(project):

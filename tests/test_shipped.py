@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,9 @@ from fp8parity import shipped
 from fp8parity.gate import entry
 from fp8parity.gate import run as suites
 from processes import ROOT, run
+
+ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")
+"""An installed package has an entry point. Where the library is only on the path, the plugin is named."""
 
 
 @pytest.fixture
@@ -117,10 +121,7 @@ class TestEmptyFolder:
     def test_pyargs_needs_no_conftest(self, installed, tmp_path):
         folder = tmp_path / "empty"
         folder.mkdir()
-        plugin = ["-p", "fp8parity.gate.entry"]  # an installed wheel has an entry point for it
-        done = python(
-            installed, folder, "pytest", *plugin, "--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100"
-        )
+        done = python(installed, folder, "pytest", *ENTRY, "--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100")
         assert done.returncode == 0, done.stdout + done.stderr
         assert "test_loss_parity[te-current-micro-native]" in done.stdout
 
@@ -138,5 +139,5 @@ class TestOtherProjects:
         (folder / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model")\n')
         assertion = 'assert request.config.getoption("--model") == "a" and "torch" not in sys.modules'
         (folder / "test_x.py").write_text(f"import sys\n\ndef test_x(request):\n    {assertion}\n")
-        done = python(installed, folder, "pytest", "-p", "fp8parity.gate.entry", "--model", "a", "-q")
+        done = python(installed, folder, "pytest", *ENTRY, "--model", "a", "-q")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -16,7 +16,7 @@ FLAT = [-0.0018, -0.0246, -0.0352, -0.0379]
 def judged(biases: list[float], execution: str = "native", metric: str = "fprop bias") -> Verdict:
     values = [Measurement(metric=metric, where=k, value=v) for k, v in zip(LENGTHS, biases, strict=True)]
     of = cell("te-current", execution)
-    return verdict(Measurements(cell=of, check="accumulation", values=values, provenance=PROVENANCE, session="s"))
+    return verdict(Measurements(cell=of, check="accumulation", values=values, provenance=PROVENANCE, session="s", schema_version=1))
 
 
 def test_a_falling_bias_is_green():

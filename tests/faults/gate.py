@@ -81,7 +81,8 @@ def _empty(folder: Path, make: Make) -> list[str]:
 
 def _contradiction(folder: Path, make: Make) -> list[str]:
     arguments = judge(folder, [number(make, 28.5)])
-    write_json(folder / "other" / "x.json", number(make, 28.4))
+    other = number(make, 28.4)
+    write_json(folder / "other" / name_of(other), other)
     return [*arguments[:2], str(folder / "other"), *arguments[2:]]
 
 

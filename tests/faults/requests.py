@@ -91,7 +91,7 @@ FAULTS = (
     _fault(
         "policy with a word for a margin",
         BF16,
-        1,
+        4,
         "policy.toml:1: [[loss]] key margin",
         _edited("golden/policy.toml", "margin = 0.1", 'margin = "wide"'),
     ),

@@ -128,7 +128,7 @@ class Edited(Ready):
 def one_step(recipe: str, seed: int = 0, steps: int = 1) -> Trajectory:
     """One step of tiny, trained now."""
     preset = presets()["tiny"]
-    schedule = replace(preset.schedule, steps=steps, validation_rows=4)
+    schedule = replace(preset.schedule, steps=steps, tail=min(steps, preset.schedule.tail), validation_rows=4)
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
     return loop.train(preset.model, recipes.get(recipe), execution, schedule, corpus.load("topics"), seed, device=torch.device("cpu"))
 
