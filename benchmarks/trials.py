@@ -151,7 +151,10 @@ def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
     cell = trial.runs[0].cell
     goldens = Goldens({(cell.model, cell.corpus): trial.golden}, numbers=stored.numbers)
     pairs = [*((r, *(c for c in trial.controls if c.seed == r.seed)) for r in trial.runs), *trial.reserve]
-    for count in sorted({min(n, len(pairs)) for n in looks(cell, goldens, rules)}):
+    counts = looks(cell, goldens, rules)
+    if len(pairs) < counts[0]:  # fewer seeds than a gate takes: judged as with --seeds, which asks for exactly these
+        rules = rules.with_seeds(len(pairs))
+    for count in sorted({min(n, len(pairs)) for n in counts}):
         [found] = evaluate([r for pair in pairs[:count] for r in pair], goldens, rules)
         made = next(v for v in found.verdicts if v.cell == cell and v.check == LOSS)
         if made.status != "inconclusive":
