@@ -109,12 +109,12 @@ def test_a_judge_without_a_manifest_check_is_counted(monkeypatch):
 
 
 def test_updates_without_a_lock_and_merges_that_replace_are_counted(monkeypatch):
-    """Planted: nothing holds the golden folder, and the second merge replaces the first one."""
+    """Planted: nothing holds the golden folder, and the second merge replaces the first one. A race is not lost every time."""
     monkeypatch.setattr(locks.fcntl, "flock", lambda *_: None)
-    assert Outcome.LOST in outcomes(made("race", "bounds --write of several recipes", 4))
+    assert Outcome.LOST in outcomes(made("race", "bounds --write of several recipes", 12))
     write = atomic.write
     monkeypatch.setattr(sets.atomic, "write", lambda path, content, *, new=False: write(path, content))
-    assert Outcome.LOST in outcomes(made("race", "merges into one .zip file", 6))
+    assert Outcome.LOST in outcomes(made("race", "merges into one .zip file", 40))
 
 
 def test_a_crash_is_counted(monkeypatch, capsys):
