@@ -21,12 +21,13 @@ ROOMS = {
     "recipes": "workload numerics records did_you_mean",
     "training": "recipes workload numerics records",
     "checks": "training recipes workload numerics records did_you_mean",
-    "runner": "checks training recipes workload records did_you_mean",
+    "timing": "checks training recipes workload numerics records",
+    "runner": "timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "judging": "records runs shipped",
     "report": "judging records",
     "gate": "shipped report judging runner checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report judging runs runner training recipes workload records did_you_mean",
+    "cli": "gate shipped report judging runs runner timing training recipes workload records did_you_mean",
     "plugin": "",
     "__main__": "cli",
     "__init__": "old_paths",
@@ -121,7 +122,11 @@ def test_nothing_right_of_the_records_names_torch(room):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})]
+    ("vendor", "doors"),
+    [
+        ("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_gemms.py"}),
+        ("torchao", {"torchao.py", "torchao_gemms.py", "torchao_mx_gemms.py"}),
+    ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
     found = {p for p in MODULES if any(n == vendor or n.startswith((f"{vendor}.", f"{vendor}_")) for n in imports(p))}
