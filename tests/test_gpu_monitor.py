@@ -73,8 +73,9 @@ def test_what_nvml_says_reaches_the_verdict(monkeypatch, golden, options, status
 
 
 def test_the_watch_keeps_every_clock(monkeypatch):
-    assert watched(monkeypatch, (3, 4), (0, 0x40, 0), (1980, 1200, 1500)) == Watch(
-        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500], throttled=["hardware thermal"]
+    """And how often the power limit lowered it."""
+    assert watched(monkeypatch, (3, 4), (0, 0x40, 0x4, 0x44), (1980, 1200, 1500, 1600)) == Watch(
+        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500, 1600], throttled=["hardware thermal"], power_capped=0.5
     )
 
 
