@@ -121,7 +121,8 @@ def test_nothing_right_of_the_records_names_torch(room):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})]
+    ("vendor", "doors"),
+    [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_recipes.py"}), ("torchao", {"torchao.py"})],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
     found = {p for p in MODULES if any(n == vendor or n.startswith((f"{vendor}.", f"{vendor}_")) for n in imports(p))}
