@@ -93,11 +93,12 @@ class TestPage:
         found = figures.all_of(faulty)
         assert {f.name for f in found} == {
             "gap-0", "gap-1", "loss-0", "loss-1", "paired-0", "paired-1", "snr-0", "snr-1", "snr-2", "snr-3", "speed-up", "memory",
+            "speed-by-size",
         }  # fmt: skip
         images = [a for a in page.of("div") if a.get("role") == "img"]
         assert len(images) == len(found)
         assert all(len(a["aria-label"]) > 40 for a in images)
-        assert len(page.of("details")) == 8  # gaps, two models' losses, four heat maps, speeds
+        assert len(page.of("details")) == 9  # gaps, two models' losses, four heat maps, speeds, model sizes
 
     def test_status_is_never_colour_alone(self, page):
         assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds
@@ -129,7 +130,8 @@ class TestPage:
         text = RENDERERS[".html"](view.build([verdict("pass")], None, [], "m"))
         Page(text)
         for reason in (
-            "suites/throughput did not run", "there is no GEMM benchmark", "suites/numerics did not run", "No trajectory is on record",
+            "suites/throughput did not run", "fp8parity gemm did not run", "No time split is on record", "a loss gap of the same recipe",
+            "suites/numerics did not run", "No trajectory is on record",
             "records do not say what was skipped", "no claims.toml",
         ):  # fmt: skip
             assert reason in text, reason
