@@ -45,7 +45,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "old_paths": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"schedule", "presets"},
+    "workload": {"schedule", "presets", "shapes", "hf_config"},
     "recipes": {"__init__", "catalogue", "conversion", "matrix", "recipe", "registry"},
 }
 """Room -> its modules that are importable without torch (None: all of them)."""
