@@ -21,6 +21,7 @@ ROOMS = {
     "recipes": "workload numerics records did_you_mean",
     "training": "recipes workload numerics records",
     "checks": "training recipes workload numerics records did_you_mean",
+    "distributed": "checks training recipes workload records",
     "runner": "checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "judging": "records runs shipped",
