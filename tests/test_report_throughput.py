@@ -162,7 +162,7 @@ class TestWorth:
 
 def test_everything_reaches_the_page(report):
     page = RENDERERS[".html"](report)
-    for name in ("roofline", "speed-by-shape", "speed-by-size", "time-split"):
+    for name in ("roofline", "gemm-shapes", "model-sizes", "time-split"):
         assert f'id="{name}"' in page
     assert "5.6 (7)" in page
     assert "| te-current native | tiny | 1.310 |" in RENDERERS[".md"](report)
