@@ -132,12 +132,16 @@ def test_the_published_way_times_forward_passes_of_exchanged_dimensions(session)
 
 def test_too_little_memory_says_what_would_fit():
     request = measure.Request("llama3-405b", shapes.get("llama3-405b"))
-    worst = max((s for s, _ in request.linears()), key=lambda s: gemms.bytes_needed(s, 1))
-    text = measure.too_large(request, worst, gemms.bytes_needed(worst, 1), 20 * 2**30)
-    assert text.startswith("llama3-405b: lm_head (8192x16384x128256) needs ")
-    assert "and 20.0 GiB are free; --micro-batch 1 --sequence 2048 fits" in text
+    worst = request.linears()[-1][0]
+    needed = gemms.bytes_needed(worst, 1)
+    text = measure.too_large(request, worst, needed, 24 * 2**30)
+    assert text == "llama3-405b: lm_head (8192x16384x128256) needs 27.9 GiB, and 24.0 GiB are free; --no-head fits"
+    assert measure.too_large(request, worst, needed, 20 * 2**30).endswith("; --micro-batch 1 --sequence 1024 --no-head fits")
+    assert measure.too_large(request, worst, needed, 2**30).endswith("; no batch of this model fits")
     wide = measure.Request("codonfm-5b", shapes.get("codonfm-5b"))
-    assert "--micro-batch 15 fits" in measure.too_large(wide, wide.linears()[2][0], 2**33, gemms.bytes_needed(wide.linears()[2][0], 1) // 2)
+    up = wide.linears()[2][0]
+    half = gemms.bytes_needed(up, 1) // 2
+    assert measure.too_large(wide, up, 2 * half, half).endswith("; --micro-batch 14 fits")
     assert measure.too_large(measure.Request("shapes", shapes=(SHAPE,)), SHAPE, 2**33, 2**30).endswith("give a smaller M")
 
 
