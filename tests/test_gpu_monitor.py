@@ -17,7 +17,7 @@ from timings import GPU, ROW, made
 def golden(tmp_path, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base"]
+    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
 
 
 class FakeNvml(SimpleNamespace):

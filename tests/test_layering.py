@@ -24,8 +24,9 @@ ROOMS = {
     "runner": "checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "judging": "records runs shipped",
+    "planning": "judging records",
     "report": "judging records",
-    "gate": "shipped report judging runner checks training recipes workload records did_you_mean",
+    "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
     "cli": "gate shipped report judging runs runner training recipes workload records did_you_mean",
     "plugin": "",
     "__main__": "cli",
@@ -38,6 +39,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "records": None,
     "runs": None,
     "judging": None,
+    "planning": None,
     "report": None,
     "gate": None,
     "did_you_mean": None,
@@ -121,7 +123,8 @@ def test_nothing_right_of_the_records_names_torch(room):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})]
+    ("vendor", "doors"),
+    [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_recipes.py"}), ("torchao", {"torchao.py"})],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
     found = {p for p in MODULES if any(n == vendor or n.startswith((f"{vendor}.", f"{vendor}_")) for n in imports(p))}
@@ -131,7 +134,20 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
 
 def test_only_the_gate_uses_pytest():
     users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))}
-    names = ("context", "entry", "fixture", "junit", "listener", "manifest", "options", "plugin", "reporter", "run", "selection")
+    names = (
+        "context",
+        "entry",
+        "fixture",
+        "junit",
+        "listener",
+        "manifest",
+        "options",
+        "plugin",
+        "reporter",
+        "run",
+        "schedule",
+        "selection",
+    )
     assert users == {f"gate/{name}.py" for name in names}
 
 
