@@ -50,7 +50,7 @@ def made(model: str = "codonfm-5b", kernel: float = 1.9, training: float = 1.6, 
     ]
     gemms = [timed(g, gemm, mode, ratio, part) for g, part in parts for gemm in KERNELS for mode, ratio in ratios.items()]
     casts = [
-        TimedCast(linear=g.name, operand=operand, before=[before], directions=2, elements=g.m * g.k, part=part, seconds=[1e-4] * 9)
+        TimedCast(linear=g.name, operand=operand, before=before, directions=2, elements=g.m * g.k, part=part, seconds=[1e-4] * 9)
         for g, part in parts
         for operand, before in BEFORE.items()
     ]

@@ -111,6 +111,8 @@ def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand
 
 def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins: list[types.ModuleType]) -> None:
     monkeypatch.chdir(ROOT)
+    for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
+        monkeypatch.setenv(f"STRATEGY_{name}", value)
     # The last --junitxml counts: nothing is left in the tree.
     code = pytest.main([*arguments, "--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}"], plugins=plugins)
     assert code == pytest.ExitCode.OK
