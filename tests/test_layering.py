@@ -21,6 +21,7 @@ ROOMS = {
     "recipes": "workload numerics records did_you_mean",
     "training": "recipes workload numerics records",
     "checks": "training recipes workload numerics records did_you_mean",
+    "distributed": "checks training recipes workload records",
     "timing": "checks training recipes workload numerics records",
     "runner": "timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
@@ -129,7 +130,7 @@ def test_nothing_right_of_the_records_names_torch(room):
     ("vendor", "doors"),
     [
         ("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_gemms.py", "te_recipes.py"}),
-        ("torchao", {"torchao.py", "torchao_gemms.py", "torchao_mx_gemms.py"}),
+        ("torchao", {"torchao.py", "torchao_gemms.py", "torchao_mx_gemms.py", "torchao_ranks.py"}),
     ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
