@@ -37,7 +37,7 @@ def test_a_machine_keeps_each_kind_of_record_apart(trajectory):
     [machine] = machines([timing, check, planted, run])
     assert machine.runs == {run.cell: [run]}
     assert machine.checks == {(run.cell, "gemm"): check}
-    assert machine.timings == {timing.cell: timing}
+    assert machine.timings == {(timing.cell, "training-step"): timing}
     assert machine.variants == [planted]
 
 

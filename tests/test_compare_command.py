@@ -58,7 +58,7 @@ def test_the_command_writes_markdown(command, tmp_path, capsys, new, code):
     ("arguments", "words"),
     [
         (("{old}", "{folder}/no"), "no holds no records"),
-        (("{old}", "{old}", "--report", "{folder}/x.txt"), "no renderer for '.txt'; use .md or .json"),
+        (("{old}", "{old}", "--report", "{folder}/x.txt"), "no renderer for '.txt'; use .md or .html or .json"),
     ],
 )
 def test_the_command_with_bad_input(tmp_path, capsys, runs, arguments, words):

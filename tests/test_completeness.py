@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.completeness import doubts, missing
+from fp8parity.judging.completeness import doubts, lost_shards, missing
 from fp8parity.judging.loss_goldens import from_runs, path_of
 from fp8parity.records import manifest
-from fp8parity.records.manifest import Manifest, Outcome, Selected
+from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from fp8parity.records.schema import Measurement, Measurements, Provenance
 from fp8parity.records.storage import load_records, name_of, write_json
 
@@ -47,7 +47,9 @@ def runs(trajectory):
     return [trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16")) for recipe in ("bf16", "te-current") for s in range(3)]
 
 
-def note(trajectory, records, *more: Selected, session: str = "s", status: str = "ok", **changes: object) -> Manifest:
+def note(
+    trajectory, records, *more: Selected, session: str = "s", status: str = "ok", shard: Shard | None = None, **changes: object
+) -> Manifest:
     """The manifest of a session that made these records, one test for each cell."""
     cells: dict[str, list[str]] = {}
     for r in records:
@@ -55,7 +57,7 @@ def note(trajectory, records, *more: Selected, session: str = "s", status: str =
     made = [Selected(cell=c, test="test_loss", outcome="passed", checks=["loss parity"], records=names) for c, names in cells.items()]
     return Manifest(
         session=session, options=[], started="a", ended="b", status=status, provenance=made_by(trajectory, **changes),
-        selected=[*made, *more],
+        shard=shard, selected=[*made, *more],
     )  # fmt: skip
 
 
@@ -113,6 +115,32 @@ def test_the_records_of_another_machine_do_not_stand_in(trajectory, runs):
     there = made_by(trajectory, device="another device")
     moved = [r.model_copy(update={"provenance": there}) for r in runs]
     assert len(missing([note(trajectory, runs)], moved)) == 2
+
+
+SHARDS = [Shard(index=i, count=3, split="a" * 64) for i in (1, 2, 3)]
+
+
+def test_all_shards_make_a_whole_set(trajectory):
+    assert lost_shards([note(trajectory, [], session=str(s.index), shard=s) for s in SHARDS]) == []
+    assert lost_shards([note(trajectory, [])]) == []
+
+
+def test_a_lost_shard_is_named(trajectory, runs):
+    notes = [note(trajectory, runs, session="1", shard=SHARDS[0]), note(trajectory, [], session="3", shard=SHARDS[2])]
+    assert missing(notes, runs) == ["shard 2 of 3 is missing, and shard 1, 3 is here (split aaaaaaaa)"]
+
+
+@pytest.mark.parametrize("other", [{"split": "b" * 64}, {"packages": {"torch": "9.9"}}], ids=str)
+def test_shards_of_another_split_or_other_packages_are_no_whole_set(trajectory, other):
+    packages = {"packages": other["packages"]} if "packages" in other else {}
+    strange = SHARDS[1].model_copy(update={k: v for k, v in other.items() if k == "split"})
+    notes = [note(trajectory, [], session=str(s.index), shard=s) for s in (SHARDS[0], SHARDS[2])]
+    found = lost_shards([*notes, note(trajectory, [], session="2", shard=strange, **packages)])
+    assert [line.split(" (split")[0] for line in found] == [
+        "shard 2 of 3 is missing, and shard 1, 3 is here",
+        "shard 1, 3 of 3 is missing, and shard 2 is here",
+    ]
+    assert all("another shard was split differently, or had other packages" in line for line in found)
 
 
 def test_records_of_no_session_are_named(trajectory, runs, golden, tmp_path, capsys):

@@ -37,7 +37,7 @@ def goldens(trajectory):
     numbers = MeasuredNumbers({"shared": {KEY: Number(28.5, "a1")}})
     return Goldens(
         loss={("nano", "topics"): from_runs([trajectory(seed=s) for s in range(8)], [])},
-        throughput={(GPU, "base"): SpeedGolden(gpu=GPU, model="base", cells={}, provenance=HERE)},
+        throughput={(GPU, "base", "training-step"): SpeedGolden(gpu=GPU, model="base", cells={}, provenance=HERE)},
         numbers=numbers,
     )
 
@@ -90,7 +90,7 @@ def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
 
 
 def test_a_throughput_golden_that_nothing_was_timed_for_is_named(lines, goldens):
-    more = dict(goldens.throughput) | {("NVIDIA B200", "base"): goldens.throughput[GPU, "base"]}
+    more = dict(goldens.throughput) | {("NVIDIA B200", "base", "training-step"): goldens.throughput[GPU, "base", "training-step"]}
     assert lines(stored=Goldens(goldens.loss, more, goldens.numbers)) == ["throughput golden of base on NVIDIA B200"]
 
 

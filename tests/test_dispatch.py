@@ -58,7 +58,7 @@ def verdict(session, monkeypatch, linear=LINEAR, forward=FORWARD, backward=BACKW
     spec = session.spec(cell(recipe, "emulated", "nano"))
     monkeypatch.setattr(session, "spec", lambda cell: replace(spec, execution="native"))
     monkeypatch.setattr(dispatch, "_of_linear", lambda spec: linear)
-    monkeypatch.setattr(dispatch, "_of_model", lambda spec: ({"forward": forward, "backward": backward}, 7))
+    monkeypatch.setattr(dispatch, "_of_model", lambda spec: {"forward": forward, "backward": backward})
     found = session.numerics("dispatch", cell(recipe, "native", "nano"))
     return found, {place for place, _ in found.lines if " @ " in place}
 

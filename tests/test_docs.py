@@ -21,7 +21,7 @@ import pytest
 from curves import curve
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, example, steps
 from fp8parity import checks, cli, recipes
-from fp8parity.judging.verdict import LOSS, THROUGHPUT, Status
+from fp8parity.judging.verdict import BLOCK_THROUGHPUT, LOSS, THROUGHPUT, Status
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
@@ -112,6 +112,8 @@ def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand
 
 def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins: list[types.ModuleType]) -> None:
     monkeypatch.chdir(ROOT)
+    for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
+        monkeypatch.setenv(f"STRATEGY_{name}", value)
     # The last --junitxml counts: nothing is left in the tree.
     code = pytest.main([*arguments, "--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}"], plugins=plugins)
     assert code == pytest.ExitCode.OK
@@ -196,7 +198,7 @@ def anchors(page: Path) -> set[str]:
 
 def unlisted(text: str) -> list[str]:
     """Statuses, checks and sections of the report that have no line of their own in a table."""
-    names = [f"| `{name}` |" for name in (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT)]
+    names = [f"| `{name}` |" for name in (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT, BLOCK_THROUGHPUT)]
     template = (ROOT / "fixtures/fp8parity/report/report.html.j2").read_text()
     names += [f"| **{title}** |" for title in re.findall(r'<h2 id="[^"]*">([^<]*)</h2>', template)]
     return [n for n in names if text.count(f"\n{n}") != 1]

@@ -104,7 +104,7 @@ def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
 def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
     golden = speed_goldens.updated(None, [made()])
     timing = made(provenance=HERE.model_copy(update={"device": device}))
-    [found] = evaluate([timing], Goldens(throughput={(GPU, "base"): golden}), POLICY)
+    [found] = evaluate([timing], Goldens(throughput={(GPU, "base", "training-step"): golden}), POLICY)
     assert [v.status for v in found.verdicts] == [status]
 
 

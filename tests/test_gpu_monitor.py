@@ -17,14 +17,21 @@ from timings import GPU, ROW, made
 def golden(tmp_path, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base"]
+    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
 
 
 class FakeNvml(SimpleNamespace):
-    """NVML of one GPU; ``used``, ``reasons`` and ``clocks`` are consumed a sample each."""
+    """NVML of one GPU; ``used``, ``reasons``, ``clocks`` and ``energies`` (mJ, None: not supported) are consumed a sample each."""
 
-    def __init__(self, used: list[int], reasons: list[int], clocks: list[int]) -> None:
-        busy, left, speeds = iter(used), iter(reasons), iter(clocks)
+    def __init__(self, used: list[int], reasons: list[int], clocks: list[int], energies: list[int] | None) -> None:
+        busy, left, speeds, counter = iter(used), iter(reasons), iter(clocks), iter(energies or [])
+        self.NVMLError_NotSupported = type("NVMLError_NotSupported", (Exception,), {})
+
+        def energy(handle: object) -> int:
+            if energies is None:
+                raise self.NVMLError_NotSupported
+            return next(counter)
+
         super().__init__(
             NVML_CLOCK_SM=1,
             nvmlInit=lambda: None,
@@ -32,16 +39,18 @@ class FakeNvml(SimpleNamespace):
             nvmlDeviceGetUtilizationRates=lambda handle: SimpleNamespace(gpu=next(busy)),
             nvmlDeviceGetClockInfo=lambda handle, kind: next(speeds),
             nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: next(left),
+            nvmlDeviceGetTotalEnergyConsumption=energy,
         )
 
 
-def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980)) -> Watch | None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks)))
+def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980), energies=None) -> Watch | None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks), energies))
     monkeypatch.setattr(gpu_monitor, "SETTLE", 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid="x"))
     monitor = gpu_monitor.GPUMonitor(torch.device("cuda:0"))
     for _ in reasons:
+        monitor.start()
         monitor.sample()
     return monitor.result()
 
@@ -64,9 +73,18 @@ def test_what_nvml_says_reaches_the_verdict(monkeypatch, golden, options, status
 
 
 def test_the_watch_keeps_every_clock(monkeypatch):
-    assert watched(monkeypatch, (3, 4), (0, 0x40, 0), (1980, 1200, 1500)) == Watch(
-        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500], throttled=["hardware thermal"]
+    """And how often the power limit lowered it."""
+    assert watched(monkeypatch, (3, 4), (0, 0x40, 0x4, 0x44), (1980, 1200, 1500, 1600)) == Watch(
+        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500, 1600], throttled=["hardware thermal"], power_capped=0.5
     )
+
+
+def test_each_block_has_its_energy(monkeypatch):
+    """The counter is read before and after a block, so what lies between two blocks counts for none. An older GPU tells nothing."""
+    found = watched(monkeypatch, energies=[1000, 1175, 2000, 2140, 3000, 3176])
+    assert found and found.joules == pytest.approx([0.175, 0.14, 0.176])
+    older = watched(monkeypatch)
+    assert older and older.joules == []
 
 
 def test_without_nvml_there_is_no_watch(monkeypatch):

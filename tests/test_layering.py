@@ -21,12 +21,16 @@ ROOMS = {
     "recipes": "workload numerics records did_you_mean",
     "training": "recipes workload numerics records",
     "checks": "training recipes workload numerics records did_you_mean",
-    "runner": "checks training recipes workload records did_you_mean",
+    "distributed": "checks training recipes workload records",
+    "timing": "checks training recipes workload numerics records",
+    "runner": "timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
+    "prediction": "recipes workload records did_you_mean",
     "judging": "records runs shipped",
+    "planning": "judging records",
     "report": "judging records",
-    "gate": "shipped report judging runner checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report judging runs runner training recipes workload records did_you_mean",
+    "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
+    "cli": "gate shipped report judging runs runner timing prediction training recipes workload records did_you_mean",
     "plugin": "",
     "__main__": "cli",
     "__init__": "old_paths",
@@ -37,7 +41,9 @@ and no judgement; right of them is judgement and no torch; only gate and cli see
 TORCH_FREE: dict[str, set[str] | None] = {
     "records": None,
     "runs": None,
+    "prediction": None,
     "judging": None,
+    "planning": None,
     "report": None,
     "gate": None,
     "did_you_mean": None,
@@ -45,7 +51,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "old_paths": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"schedule", "presets"},
+    "workload": {"schedule", "presets", "shapes", "hf_config"},
     "recipes": {"__init__", "catalogue", "conversion", "matrix", "recipe", "registry"},
 }
 """Room -> its modules that are importable without torch (None: all of them)."""
@@ -121,7 +127,11 @@ def test_nothing_right_of_the_records_names_torch(room):
 
 
 @pytest.mark.parametrize(
-    ("vendor", "doors"), [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py"}), ("torchao", {"torchao.py"})]
+    ("vendor", "doors"),
+    [
+        ("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_gemms.py", "te_recipes.py"}),
+        ("torchao", {"torchao.py", "torchao_gemms.py", "torchao_mx_gemms.py", "torchao_ranks.py"}),
+    ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
     found = {p for p in MODULES if any(n == vendor or n.startswith((f"{vendor}.", f"{vendor}_")) for n in imports(p))}
@@ -131,7 +141,20 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
 
 def test_only_the_gate_uses_pytest():
     users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))}
-    names = ("context", "entry", "fixture", "junit", "listener", "manifest", "options", "plugin", "reporter", "run", "selection")
+    names = (
+        "context",
+        "entry",
+        "fixture",
+        "junit",
+        "listener",
+        "manifest",
+        "options",
+        "plugin",
+        "reporter",
+        "run",
+        "schedule",
+        "selection",
+    )
     assert users == {f"gate/{name}.py" for name in names}
 
 

@@ -41,7 +41,7 @@ def show(project: Path) -> Callable[..., str]:
 
 
 def test_without_any_the_defaults_hold(show):
-    assert show() == "golden .parity ['*'] [] None None None False"
+    assert show() == "golden .parity [] [] None None None False"
 
 
 def test_settings_stand_in_the_ini_file(show):

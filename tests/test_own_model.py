@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fp8parity import recipes
+from fp8parity.recipes.conversion import placed
 from fp8parity.recipes.registry import ADAPTERS
 from fp8parity.records.cell import Execution
 from fp8parity.workload.own import OwnModel
@@ -65,9 +66,9 @@ class Copies:
         return getattr(self.real, name)
 
     def convert(self, model: nn.Module, recipe: recipes.Recipe, execution: Execution, seed: int) -> recipes.ConvertedModel:
-        for name, m in model.named_modules():
-            if isinstance(m, nn.Linear) and recipe.selects(name):
-                m.weight = nn.Parameter(m.weight.detach().clone())
+        for name in placed(model, recipe):
+            linear = model.get_submodule(name)
+            linear.weight = nn.Parameter(linear.get_parameter("weight").detach().clone())
         return self.real.convert(model, recipe, execution, seed)
 
 

@@ -94,6 +94,11 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
         (made(ran("bf16"), selected=("bf16",)), []),
         (made(ran("bf16"), skip("a"), skip("b")), ["only the BF16 control was checked and no recipe: 2 tests of recipes were skipped"]),
         (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU"]),
+        (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
+        (
+            made(ran("bf16"), skip("a"), skip("b"), impossible={"a"}),
+            ["only the BF16 control was checked and no recipe: 1 tests of recipes"],
+        ),
     ],
 )
 def test_the_control_alone_checks_no_recipe(facts, words):
@@ -115,6 +120,7 @@ def test_the_control_alone_checks_no_recipe(facts, words):
         ),
         (made([*ran("a"), LARGE]), []),
         (made(ran("bf16")), ["--require [ab] matches no cell that was run or skipped"]),
+        (made(ran("bf16"), elsewhere={"b"}), []),
     ],
 )
 def test_a_required_cell_is_one_that_ran(facts, words):

@@ -16,7 +16,7 @@ from timings import CELL, GPU, HERE, ROW, calm_but, made
 def golden(tmp_path, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base"]
+    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_comparison_and_a_golden_refuse_times_that_are_no_times(tmp_path, monk
 
 def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
     other = made(provenance=HERE.model_copy(update={"device": "NVIDIA Other"}))
-    assert set(speed_goldens.load(tmp_path)) == {(GPU, "base")}
+    assert set(speed_goldens.load(tmp_path)) == {(GPU, "base", "training-step")}
     found = speed.judge(other, None, ROW)
     assert (found.status, found.green) == ("no-golden", False)
     assert "te-current native on NVIDIA Other" in found.headline

@@ -11,12 +11,12 @@ from timings import CELL, GPU, HERE, ROW, calm_but, made
 def golden(tmp_path, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base"]
+    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
 
 
 def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path, golden):
     assert speed_goldens.path_of(tmp_path, "NVIDIA-Made-Up", "base") == speed_goldens.path_of(tmp_path, GPU, "base")
-    assert ("NVIDIA-Made-Up", "base") not in speed_goldens.load(tmp_path)
+    assert ("NVIDIA-Made-Up", "base", "training-step") not in speed_goldens.load(tmp_path)
     other = made(provenance=HERE.model_copy(update={"device": "NVIDIA-Made-Up"}))
     with pytest.raises(ValueError, match="base.json: is of NVIDIA Made Up, not of NVIDIA-Made-Up"):
         speed_goldens.store(tmp_path, other, ROW)
@@ -35,7 +35,7 @@ def test_goldens_keep_their_other_cells_and_say_what_changed(tmp_path, golden):
     [line] = speed_goldens.store(tmp_path, made(1.26), ROW)
     assert line.startswith(f"{GPU}, base, te-current native: 1.260x (was 1.200x, +0.060); ratio 1.2 -> 1.26 (+0.06); low ")
     assert line.endswith("; tokens_per_second 98304 -> 103219 (+4.92e+03)")
-    stored = speed_goldens.load(tmp_path)[GPU, "base"]
+    stored = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
     assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {"ao-rowwise native": 1.3, "te-current native": 1.26}
 
 

@@ -65,7 +65,7 @@ def _golden_store(chance: Random, scratch: Path) -> Result:
         _set(folder / model, timings.made(cell=cell, provenance=trajectories.PROVENANCE))
     works = [_later(command("golden", "store", name), chance) for name in [*models, "records"]]
     failed = _failed(together(works, folder))
-    gone = {("d", model) for model in models} - goldens.load(folder / "golden").throughput.keys()
+    gone = {("d", model, "training-step") for model in models} - goldens.load(folder / "golden").throughput.keys()
     return failed or (lost(f"{len(gone)} of {len(works)} stored goldens are gone") if gone else _clean(folder))
 
 

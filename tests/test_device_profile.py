@@ -1,0 +1,88 @@
+"""The profile of a device: what it measures, on a CPU with small sizes, and how its record is kept."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from fp8parity import cli
+from fp8parity.recipes import registry
+from fp8parity.records import sets
+from fp8parity.records.device import DeviceProfile, Part
+from fp8parity.records.storage import load_record, name_of, write_json
+from fp8parity.training import device_profile, hardware
+from fp8parity.training.device_profile import Sizes
+from fp8parity.workload.models import ModelConfig
+
+NANO = ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)
+SMALL = Sizes(
+    shells=((NANO, 2, 32),), attention=((NANO, 2, 32), (NANO, 1, 64)), ends=((64, 64, 256),), optimiser=(NANO,), copy=2**16, peak=64
+)
+
+
+@pytest.fixture(scope="module")
+def profile() -> DeviceProfile:
+    return device_profile.measure(torch.device("cpu"), SMALL, "s")
+
+
+def test_every_part_is_measured_once_per_size(profile):
+    assert [(t.part, t.form) for t in profile.times] == [
+        (Part.COPY, "eager"),
+        (Part.LAUNCH, "eager"),
+        (Part.OPTIMISER, "eager"),
+        (Part.ENDS, "eager"),
+        (Part.ATTENTION, "torch"),
+        (Part.ATTENTION, "torch"),
+        (Part.SHELL, "compiled"),
+    ]
+    assert all(0 < t.low <= t.seconds <= t.high < 60 for t in profile.times)
+    [shell] = profile.of(Part.SHELL)
+    assert shell.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
+    [optimiser] = profile.of(Part.OPTIMISER)
+    assert optimiser.sizes == {"parameters": NANO.parameters, "tensors": 12}
+
+
+def test_a_linear_without_work_has_the_shapes_of_a_linear():
+    x = torch.randn(2, 3, 8, requires_grad=True)
+    y = device_profile.linear_without_work(x, 5)
+    y.backward(torch.ones_like(y))
+    assert y.shape == (2, 3, 5) and x.grad is not None and x.grad.shape == x.shape
+
+
+def test_the_interval_is_the_range_of_the_blocks():
+    made = device_profile.part_time(Part.COPY, "eager", {"bytes": 8}, [3.0, 1.0, 2.0, 5.0, 4.0])
+    assert (made.low, made.seconds, made.high) == (1.0, 3.0, 5.0)
+
+
+def test_a_profile_is_a_record_of_its_machine(profile, tmp_path):
+    path = write_json(tmp_path / name_of(profile), profile)
+    assert path.name == "bf16-device-native-topics-profile.json"
+    assert load_record(path) == profile
+    [machine] = sets.machines([profile])
+    assert machine.records == [profile] and not machine.checks
+
+
+def test_a_set_holds_one_profile_of_a_machine(profile, tmp_path):
+    again = profile.model_copy(update={"peak_flops": profile.peak_flops * 1.01, "session": "t"})
+    for folder, record in ((tmp_path / "a", profile), (tmp_path / "b", again)):
+        write_json(folder / name_of(record), record)
+    with pytest.raises(ValueError, match="contradict each other: bf16-device-native profile"):
+        sets.load([tmp_path / "a", tmp_path / "b"])
+
+
+def test_the_command_needs_a_gpu(tmp_path, capsys):
+    assert cli.main(["profile", "--records", str(tmp_path)]) == 2
+    assert "this machine has no GPU to measure" in capsys.readouterr().err
+
+
+def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypatch, capsys):
+    gpu = hardware.Hardware("h100", "cpu", (9, 0))
+    monkeypatch.setattr(hardware, "detect", lambda requested: gpu)
+    monkeypatch.setattr(registry, "preload", lambda capability: None)
+    monkeypatch.setattr(hardware.Hardware, "current", lambda self: nullcontext())
+    monkeypatch.setattr(device_profile, "measure", lambda device, session: profile)
+    assert cli.main(["profile", "--records", str(tmp_path / "new")]) == 0
+    out = capsys.readouterr().out
+    assert "shell" in out and out.rstrip().endswith("bf16-device-native-topics-profile.json")
+    assert load_record(tmp_path / "new" / name_of(profile)) == profile

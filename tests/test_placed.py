@@ -1,0 +1,166 @@
+"""Recipes by place: which linear does what, refusals of wrong rules, and conversion of the variants."""
+
+from dataclasses import replace
+
+import pytest
+from fp8parity.numerics.spec import BF16, PLAIN, Operand
+from fp8parity.recipes import RECIPES, Recipe, apply
+from fp8parity.recipes.conversion import linears, placed
+from fp8parity.recipes.matrix import linear_cells
+from fp8parity.recipes.placed import Placement, Rule, block_of
+from fp8parity.records.cell import Execution
+from fp8parity.workload import models
+from fp8parity.workload.presets import presets
+from torch import nn
+
+BASE = RECIPES["ao-tensorwise"]
+VARIANTS = [r for r in RECIPES.values() if r.base]
+LINEARS = [f"layers.{i}.attention.{n}_proj" for i in range(4) for n in "qkvo"] + ["lm_head"]
+
+
+def tiny() -> models.Transformer:
+    return models.build(presets()["tiny"].model, 0)
+
+
+def ruled(*rules: Rule) -> Recipe:
+    return replace(BASE, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("rule", "left"),
+    [
+        (Rule(blocks=(0, -1)), {1, 2}),
+        (Rule(blocks=(-2,)), {0, 1, 3}),
+        (Rule(blocks=(1, 2), names=("attention",)), {0, 3}),
+    ],
+)
+def test_a_rule_leaves_its_blocks_in_bf16(rule, left):
+    found = ruled(rule).placements(LINEARS)
+    assert {block_of(fqn) for fqn in found} == left
+    assert len(found) == 4 * len(left)
+    assert set(found.values()) == {BASE.own}
+
+
+def test_a_rule_by_name_is_about_every_block():
+    assert {fqn.rsplit(".")[-1] for fqn in ruled(Rule(names=("k_proj", "v_proj"))).placements(LINEARS)} == {"q_proj", "o_proj"}
+
+
+def test_a_rule_about_one_gemm_leaves_the_others():
+    found = ruled(Rule(blocks=(0,), gemms=("wgrad",))).placements(LINEARS)
+    assert len(found) == 16
+    first, second = found[LINEARS[0]].linear, found[LINEARS[4]].linear
+    assert (first.wgrad_x, first.wgrad_dy) == (BF16, BF16)
+    assert (first.fprop_x, first.dgrad_dy) == (BASE.linear.fprop_x, BASE.linear.dgrad_dy)
+    assert second == BASE.linear
+
+
+def test_a_rule_may_name_another_spec_and_its_options():
+    other = replace(PLAIN, fprop_x=Operand("e4m3", (1, 32), "e8m0-rceil"), fprop_w=Operand("e4m3", (1, 32), "e8m0-rceil"))
+    found = ruled(Rule(blocks=(3,), linear=other, options=(("pad_inner_dim", True),))).placements(LINEARS)
+    assert found[LINEARS[12]] == Placement(other, (("pad_inner_dim", True),))
+    assert found[LINEARS[0]] == BASE.own
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ((Rule(blocks=(4,)),), "no linear of the model is at blocks 4; it has 4 blocks, and linears such as layers.0.attention.q_proj"),
+        ((Rule(names=("qkv",)),), "no linear of the model is at names qkv"),
+        ((Rule(blocks=(-5,)),), "no linear of the model is at blocks -5"),
+        ((Rule(blocks=(0,)), Rule(names=("q_proj",))), "two rules for fprop of layers.0.attention.q_proj: blocks 0; and names q_proj"),
+        (
+            (Rule(blocks=(-1,)), Rule(blocks=(3,), gemms=("wgrad",))),
+            "two rules for wgrad of layers.3.attention.q_proj: blocks -1; and wgrad",
+        ),
+    ],
+)
+def test_wrong_rules_are_named(rules, message):
+    with pytest.raises(ValueError, match=f"ao-tensorwise: {message}"):
+        ruled(*rules).placements(LINEARS)
+
+
+def test_two_rules_about_different_gemms_of_one_place():
+    found = ruled(Rule(blocks=(0,), gemms=("wgrad",)), Rule(names=("q_proj",), gemms=("dgrad",))).placements(LINEARS)
+    assert {name for name, op in found[LINEARS[0]].linear if op.quantised} == {"fprop_x", "fprop_w"}
+
+
+def test_a_rule_needs_a_place_and_known_gemms():
+    with pytest.raises(ValueError, match="a rule needs a place"):
+        Rule()
+    with pytest.raises(ValueError, match="unknown GEMM 'wgard': did you mean wgrad"):
+        Rule(blocks=(0,), gemms=("wgard",))
+
+
+@pytest.mark.parametrize("execution", ["emulated", "core"])
+@pytest.mark.parametrize("recipe", VARIANTS, ids=lambda r: r.name)
+def test_the_inventory_of_a_variant_is_its_placement(recipe, execution):
+    places = placed(tiny(), recipe)
+    converted = apply(tiny(), recipe, execution, tokens=512)
+    assert {m.fqn for m in converted.inventory} == set(places)
+    for m in converted.inventory:
+        assert f"fprop_w: {places[m.fqn].linear.fprop_w}" in m.config
+        assert f"wgrad_x: {places[m.fqn].linear.wgrad_x}" in m.config
+    plain = {fqn for fqn, m in converted.model.named_modules() if type(m) is nn.Linear}
+    assert plain == set(linears(tiny())) - set(places)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "converted"),
+    [
+        ("te-current-ends-bf16", 14),
+        ("te-nvfp4-tail-bf16", 21),
+        ("ao-tensorwise-filtered", 27),
+        ("te-mxfp8-head", 29),
+        ("te-block-fp32", 28),
+    ],
+)
+def test_how_many_of_the_29_linears_a_variant_converts(recipe, converted):
+    assert len(placed(tiny(), RECIPES[recipe])) == converted
+
+
+def test_torchao_leaves_one_gemm_in_bf16_at_its_place():
+    recipe = ruled(Rule(blocks=(0,), gemms=("wgrad",)))
+    converted = apply(tiny(), recipe, Execution.EMULATED, tokens=512)
+    changed = {m.fqn for m in converted.inventory if "wgrad_x: bf16; " in m.config or "wgrad_x: bf16" in m.config}
+    assert {block_of(fqn) for fqn in changed} == {0}
+    assert len(changed) == 7
+
+
+def test_a_layer_that_should_be_bf16_and_is_not_is_refused(monkeypatch):
+    """The planted fault of a placed rule, and its reverse: an adapter that converts one layer too many, or one too few."""
+    from fp8parity.recipes.adapters import emulated
+
+    real = emulated.replace
+
+    def also(model, recipe, make):
+        return real(model, replace(recipe, rules=()), make)
+
+    def too_few(model, recipe, make):
+        return real(model, replace(recipe, rules=(Rule(blocks=(0, 1)),)), make)
+
+    monkeypatch.setattr(emulated, "replace", also)
+    with pytest.raises(ValueError, match=r"missing \[\], unexpected \['layers.0"):
+        apply(tiny(), RECIPES["te-current-ends-bf16"], Execution.EMULATED, tokens=512)
+    monkeypatch.setattr(emulated, "replace", too_few)
+    with pytest.raises(ValueError, match=r"missing \['layers.1.*unexpected \['layers.3"):
+        apply(tiny(), RECIPES["te-current-ends-bf16"], Execution.EMULATED, tokens=512)
+
+
+def test_linear_checks_measure_a_variant_only_if_its_linears_differ():
+    names = {c.recipe for c in linear_cells()}
+    assert {"te-block-fp32", "te-block-e5m2", "te-delayed-recent", "te-current-pow2", "te-mxfp8-2d"} < names
+    assert not names & {"te-current-ends-bf16", "te-nvfp4-tail-bf16", "ao-tensorwise-filtered", "te-mxfp8-head"}
+
+
+def test_the_specs_of_the_variants():
+    """The rows written once more by hand."""
+    specs = {r.name: {k: str(v) for k, v in r.linear} for r in VARIANTS}
+    assert specs["te-block-fp32"]["dgrad_w"] == "e4m3 128x128 te-fp32"
+    assert specs["te-block-fp32"]["wgrad_dy"] == "e4m3 1x128 te-fp32"
+    assert specs["te-block-e5m2"]["dgrad_dy"] == specs["te-block-e5m2"]["wgrad_dy"] == "e5m2 1x128 te-pow2"
+    assert specs["te-block-e5m2"]["fprop_x"] == "e4m3 1x128 te-pow2"
+    assert specs["te-delayed-recent"]["fprop_x"] == "e4m3 tensor te-fp32 history 1"
+    assert specs["te-current-pow2"]["wgrad_dy"] == "e5m2 tensor te-pow2"
+    assert specs["te-current-backward-bf16"]["dgrad_w"] == "bf16"
+    assert specs["te-current-wgrad-bf16"]["dgrad_w"] == "e4m3 tensor te-fp32"
+    assert specs["te-mxfp8-2d"]["fprop_w"] == specs["te-mxfp8-2d"]["dgrad_w"] == "e4m3 32x32 e8m0-rceil"

@@ -1,0 +1,85 @@
+"""Which shard a process runs: "i/n", or what the variables of each scheduler say."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fp8parity.planning.shards import SCHEDULERS, shard_of
+from fp8parity.records.manifest import Shard
+
+SET: dict[str, tuple[dict[str, str], int, int]] = {
+    "a Slurm job array": (
+        {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "2", "SLURM_ARRAY_TASK_COUNT": "4"}, 3, 4,
+    ),
+    "a Slurm job step": ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, 1, 2),
+    "a Kubernetes Indexed Job": ({"JOB_COMPLETION_INDEX": "7", "FP8PARITY_SHARDS": "8"}, 8, 8),
+    "a GitHub matrix": ({"STRATEGY_JOB_INDEX": "0", "STRATEGY_JOB_TOTAL": "3"}, 1, 3),
+    "GitLab": ({"CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "5"}, 1, 5),
+    "CircleCI": ({"CIRCLE_NODE_INDEX": "1", "CIRCLE_NODE_TOTAL": "5"}, 2, 5),
+    "Buildkite": ({"BUILDKITE_PARALLEL_JOB": "4", "BUILDKITE_PARALLEL_JOB_COUNT": "5"}, 5, 5),
+}  # fmt: skip
+"""Scheduler -> the variables of one task, and its shard."""
+ONE_TASK = {"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "1"}
+
+
+def test_every_scheduler_is_tested():
+    assert list(SET) == [s.name for s in SCHEDULERS]
+
+
+@pytest.mark.parametrize("name", SET)
+def test_auto_reads_the_schedulers_variables(name):
+    variables, index, count = SET[name]
+    assert shard_of("auto", {"PATH": "/bin", **variables}) == Shard(index=index, count=count)
+
+
+@pytest.mark.parametrize("name", SET)
+def test_a_variable_that_is_missing_or_no_number_is_an_error(name):
+    variables, *_ = SET[name]
+    scheduler = next(s for s in SCHEDULERS if s.name == name)
+    without = {k: v for k, v in variables.items() if k != scheduler.count}
+    with pytest.raises(ValueError, match=f"{name} sets {scheduler.index}, and {scheduler.count} is not set; "):
+        shard_of("auto", without)
+    with pytest.raises(ValueError, match=f"{name}: {scheduler.index} is 'x', and not a number; give i/n"):
+        shard_of("auto", variables | {scheduler.index: "x"})
+    with pytest.raises(ValueError, match=f"{name}: shard .* does not exist"):
+        shard_of("auto", variables | {scheduler.count: "0"})
+
+
+def test_where_nobody_counts_auto_is_an_error():
+    with pytest.raises(ValueError, match=r"none of these variables is set: SLURM_ARRAY_TASK_ID .*BUILDKITE_PARALLEL_JOB .*; give i/n"):
+        shard_of("auto", {"PATH": "/bin"})
+
+
+def test_a_list_of_array_tasks_with_holes_is_an_error():
+    with pytest.raises(ValueError, match="its task numbers are not 1, 3, and so on"):
+        shard_of("auto", SET["a Slurm job array"][0] | {"SLURM_ARRAY_TASK_ID": "4"})
+
+
+def test_two_schedulers_that_count_are_an_error_unless_one_has_a_single_task():
+    slurm, gitlab = SET["a Slurm job step"], SET["GitLab"]
+    with pytest.raises(ValueError, match="a Slurm job step says 1 of 2 and GitLab says 1 of 5; give i/n"):
+        shard_of("auto", slurm[0] | gitlab[0])
+    assert shard_of("auto", ONE_TASK | gitlab[0]) == Shard(index=1, count=5)
+    assert shard_of("auto", ONE_TASK) == Shard(index=1, count=1)
+
+
+@pytest.mark.parametrize(("text", "index", "count"), [("1/1", 1, 1), ("2/3", 2, 3), ("12/12", 12, 12)])
+def test_a_shard_is_given_as_i_of_n(text, index, count):
+    assert shard_of(text, SET["GitLab"][0]) == Shard(index=index, count=count)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("3/2", "--parity-shard 3/2: shard 3 of 2 does not exist; shards are counted from 1"),
+        ("0/2", "shard 0 of 2 does not exist"),
+        ("1/0", "shard 1 of 0 does not exist"),
+        ("2", "--parity-shard takes i/n, for example 2/4, or auto; not '2'"),
+        ("-1/2", "not '-1/2'"),
+        ("Auto", "not 'Auto'"),
+    ],
+)
+def test_other_text_is_an_error(text, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        shard_of(text, {})

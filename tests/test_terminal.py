@@ -1,0 +1,122 @@
+"""Tables in a terminal: the verdict first, then the gap. They fit 80 columns, and have colours only where the terminal shows them."""
+
+from __future__ import annotations
+
+import io
+import re
+from functools import partial
+
+import pytest
+import reports
+import two_sides
+from fp8parity.judging import policy
+from fp8parity.judging.compare import compare
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.stats import Interval
+from fp8parity.judging.verdict import StepBand
+from fp8parity.report import comparison, sinks, terminal
+from fp8parity.report.terminal import Screen
+from fp8parity.report.view import Report
+from sessions import DAY
+from two_sides import TOML
+
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+LONGEST = ("ao-rowwise-gw-hp", "te-current", "te-nvfp4")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return reports.report(recipes=LONGEST, models=("tiny", "small"), gaps={("te-current", "tiny"): 0.02, ("te-nvfp4", "small"): 0.00499})
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_of_a_gate_fits(report, width):
+    text = terminal.table(report, Screen(width, attached=True))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].split()[:3] == ["verdict", "gap", "to"]
+    assert ("seeds" in lines[0]) == (width == 120)
+    rows = lines[1 : 1 + len(report.rows)]
+    assert [row.split()[0] for row in rows] == [r.status for r in report.rows]
+    assert all(r.gap in row and r.recipe in row for r, row in zip(report.rows, rows, strict=True))
+    assert " ".join(" ".join(lines[1 + len(rows) :]).split()) == report.sentence
+
+
+def test_a_narrow_terminal_folds_and_loses_nothing(report):
+    text = terminal.table(report, Screen(40, attached=True))
+    assert max(map(len, text.splitlines())) <= 40
+    first = [line.split(" ")[0] for line in text.splitlines()]
+    assert {status: first.count(status) for status in ("fail", "pass")} == {
+        status: [r.status for r in report.rows].count(status) for status in ("fail", "pass")
+    }
+
+
+def test_colours_only_where_the_terminal_has_them(report):
+    coloured, plain = (terminal.table(report, Screen(80, colour=colour, attached=True)) for colour in (True, False))
+    assert "\x1b" not in plain
+    assert [line.rstrip() for line in ESCAPE.sub("", coloured).splitlines()] == plain.splitlines()
+    for row, line in zip(report.rows, coloured.splitlines()[1:], strict=False):
+        assert re.match(r"\x1b\[1;31m" if row.status == "fail" else r"\x1b\[\d+m", line), line
+
+
+def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    screen = Screen.of(io.StringIO())
+    assert screen == Screen(terminal.WIDTH, colour=False, attached=False)
+    assert report.sentence in terminal.table(report, screen).splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    assert Screen.of(Terminal()) == Screen(80, colour=True, attached=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Screen.of(Terminal()) == Screen(80, colour=False, attached=True)
+
+
+def test_text_of_a_record_stays_text_in_a_coloured_table(report):
+    evil = "::error ::x\x1b[2J##[error]"
+    rows = [report.rows[0].model_copy(update={"recipe": evil, "model": evil})]
+    text = terminal.table(report.model_copy(update={"rows": rows}), Screen(30, colour=True, attached=True))
+    assert not re.search(r"::|##\[", text)
+    assert "\x1b" not in ESCAPE.sub("", text)
+    assert sinks.cell("a::b") == "a: :b"
+
+
+@pytest.fixture
+def compared(trajectory, tmp_path):
+    runs = partial(two_sides.runs, trajectory)
+    (tmp_path / "policy.toml").write_text(TOML)
+    rules = policy.load(tmp_path, DAY)
+    return lambda **new: compare(runs(), runs("2.13.0", **new), Goldens({}), rules)
+
+
+@pytest.mark.parametrize(("new", "first"), [({"recipe": 0.02}, "recipe worse"), ({"recipe": -0.02}, "recipe better"), ({}, "unchanged")])
+@pytest.mark.parametrize("width", [80, 120, 190])
+def test_a_comparison_fits(compared, new, first, width):
+    found = compared(**new)
+    text = comparison.terminal(found, Screen(width, attached=True))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    [head] = [i for i, line in enumerate(lines) if line.startswith("result ")]
+    assert lines[head + 1].startswith(f"{first} ")
+    assert " ".join(" ".join(lines[:head]).split()) == found.sentence
+    assert ("OLD" in lines[head]) == (width == 190)
+
+
+def test_a_comparison_has_a_page(compared):
+    red, green = (comparison.html(compared(**new)) for new in ({"recipe": 0.02}, {}))
+    assert 'class="lead red"' in red and 'class="lead green"' in green
+    assert re.search(r'<td class="status s-fail">recipe worse</td>', red)
+    assert "What moved, or cannot be decided" in red and "What moved" not in green
+    assert "<script" not in red and "https://" not in red
+
+
+def test_zeros_have_no_sign():
+    assert Interval(-1e-9, -2e-9, 1e-9, 3, 0.9).text() == "+0.000% [+0.000%, +0.000%]"
+    assert Interval(-1e-4, -2e-4, 0.0, 3, 0.9).text() == "-0.010% [-0.020%, +0.000%]"
+    assert StepBand(window=8, half=[0.0003, 0.0003]).text == "step band +-0.03%"
+    assert StepBand(window=8, half=[0.0003, 0.0004]).text == "step band +-0.03% to +-0.04%"
