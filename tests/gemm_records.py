@@ -40,8 +40,8 @@ def timed(shape: GemmShape, gemm: Product, mode: GemmMode, ratio: float, part: P
         linear=shape.name, gemm=gemm, mode=mode, m=shape.m, n=shape.n, k=shape.k, groups=shape.groups, count=shape.count, part=part,
         bf16_seconds=bf16, recipe_seconds=recipe, kernels=["cast"] * len(casts) + [KERNELS[gemm]],
         bf16_kernels=["nvjet_sm90_tst_128x256"], formats=FORMATS[gemm],
-        accumulation=Accumulation.FAST if gemm == "fprop" else Accumulation.SPLIT, output="float32" if gemm == "wgrad" else "bfloat16",
-        accumulates=gemm == "wgrad", casts=casts, error=0.04, bf16_error=0.002,
+        accumulation=Accumulation.FAST if gemm == "fprop" else Accumulation.SPLIT, output="bfloat16",
+        casts=casts, error=0.04, bf16_error=0.002,
     )  # fmt: skip
     return made.model_copy(update=changes)
 

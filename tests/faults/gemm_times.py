@@ -103,9 +103,9 @@ FAULTS = (
         "kernels of another version", lambda: gemm_records.made(kernel=1.9 * 0.9), "slower: the kernel sum is 1.710x BF16, golden 1.900x"
     ),
     _fault(
-        "a main gradient that is written, not added to",
-        _of("up wgrad kernel", accumulates=False),
-        "up wgrad kernel: writes its result, golden the other way",
+        "a gradient that is added to, not written",
+        _of("up wgrad kernel", accumulates=True),
+        "up wgrad kernel: adds to its result, golden the other way",
         "up wgrad kernel",
     ),
 )
