@@ -145,6 +145,7 @@ def test_only_the_gate_uses_pytest():
         "context",
         "entry",
         "fixture",
+        "forecast",
         "junit",
         "listener",
         "manifest",
