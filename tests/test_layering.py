@@ -21,13 +21,16 @@ ROOMS = {
     "recipes": "workload numerics records did_you_mean",
     "training": "recipes workload numerics records",
     "checks": "training recipes workload numerics records did_you_mean",
-    "runner": "checks training recipes workload records did_you_mean",
+    "distributed": "checks training recipes workload records",
+    "timing": "checks training recipes workload numerics records",
+    "runner": "timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
+    "prediction": "recipes workload records did_you_mean",
     "judging": "records runs shipped",
     "planning": "judging records",
     "report": "judging records",
     "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report judging runs runner training recipes workload records did_you_mean",
+    "cli": "gate shipped report judging runs runner timing prediction checks training recipes workload records did_you_mean",
     "plugin": "",
     "__main__": "cli",
     "__init__": "old_paths",
@@ -38,6 +41,7 @@ and no judgement; right of them is judgement and no torch; only gate and cli see
 TORCH_FREE: dict[str, set[str] | None] = {
     "records": None,
     "runs": None,
+    "prediction": None,
     "judging": None,
     "planning": None,
     "report": None,
@@ -124,7 +128,10 @@ def test_nothing_right_of_the_records_names_torch(room):
 
 @pytest.mark.parametrize(
     ("vendor", "doors"),
-    [("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_recipes.py"}), ("torchao", {"torchao.py"})],
+    [
+        ("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_gemms.py", "te_recipes.py"}),
+        ("torchao", {"torchao.py", "torchao_gemms.py", "torchao_mx_gemms.py", "torchao_ranks.py"}),
+    ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):
     found = {p for p in MODULES if any(n == vendor or n.startswith((f"{vendor}.", f"{vendor}_")) for n in imports(p))}

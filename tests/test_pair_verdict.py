@@ -13,7 +13,7 @@ from curves import HF, STEPS, curve, judged, lines, run_of
 from fp8parity import runs
 from fp8parity.judging.pair import judge
 from fp8parity.judging.pair.finding import PUBLISHED, Asked
-from fp8parity.judging.pair.noise import batch_error
+from fp8parity.judging.stats import batch_error
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 from log_files import WRITERS, Curve, curve_of, megatron, nanochat, nanotron, plain_csv

@@ -13,7 +13,7 @@ from fp8parity.cli import main
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import RENDERERS, figures, view, write
+from fp8parity.report import RENDERERS, plots, view, write
 from verdicts import verdict
 
 
@@ -148,6 +148,6 @@ def test_judge_names_the_formats_that_there_are(tmp_path, capsys):
 
 
 def test_infinite_and_missing_values_have_no_number():
-    assert figures._percent(None) == 0
-    bars = figures._error([(-math.inf, 0.0, math.inf), (0.0, 0.01, 0.03)], "red", 100)
+    assert plots.percent(None) == 0
+    bars = plots.error([(-math.inf, 0.0, math.inf), (0.0, 0.01, 0.03)], "red", 100)
     assert (bars["array"], bars["arrayminus"]) == ([None, 2.0], [None, 1.0])

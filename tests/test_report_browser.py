@@ -77,7 +77,7 @@ def visit(browser, file):
     assert not faults
 
 
-DRAWN = """() => [...document.querySelectorAll('.canvas')].map((c) => {
+DRAWN = """() => [...document.querySelectorAll('.canvas')].filter((c) => c.checkVisibility()).map((c) => {
   const box = c.getBoundingClientRect(), plot = c.querySelector('.main-svg');
   const marks = c.querySelectorAll('.scatterlayer .js-line, .points path, .heatmaplayer image').length;
   const text = [...c.querySelectorAll('.xtick text, .ytick text, .legendtext, .xtitle, .ytitle')].map((t) => t.getBoundingClientRect());
@@ -89,9 +89,17 @@ DRAWN = """() => [...document.querySelectorAll('.canvas')].map((c) => {
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
 def test_every_plot_is_drawn_inside_the_page(visit, width, scheme):
     page = visit(width=width, color_scheme=scheme)
-    plots = page.evaluate(DRAWN)
-    assert len(plots) == 12
-    for plot in plots:
+    first = page.evaluate(DRAWN)
+    assert [p["name"] for p in first] == ["overview", "gap-1", "speed-0", "speed-1", "snr-0", "paired-1"]
+    page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
+    plots = {p["name"]: p for p in first}
+    for group, count in (("gap", 2), ("speed", 2), ("snr", 4), ("losses", 2)):
+        for i in range(count):
+            page.check(f"input[name=tab-{group}] >> nth={i}")
+            until(page, "[...document.querySelectorAll('.canvas')].every((c) => !c.checkVisibility() || c.querySelector('.main-svg'))")
+            plots |= {p["name"]: p for p in page.evaluate(DRAWN)}
+    assert len(plots) == 15
+    for plot in plots.values():
         assert plot["drawn"] and plot["marks"] >= 1, plot
         assert plot["off"] == 0, plot
         assert abs(plot["width"] - plot["room"]) < 2, plot
@@ -130,8 +138,11 @@ def test_links_inside_the_page_work(visit):
     targets = page.evaluate("[...document.querySelectorAll('a[href^=\"#\"]')].map((a) => a.getAttribute('href'))")
     assert len(targets) > 30
     assert page.evaluate("(all) => all.filter((t) => !document.querySelector(t))", targets) == []
-    page.click("nav a[href='#claims']")
-    until(page, "Math.abs(document.getElementById('claims').getBoundingClientRect().top) < 40")
+    page.click("nav a[href='#snr']")
+    until(page, "Math.abs(document.getElementById('snr').getBoundingClientRect().top) < 40")
+    folded = page.locator("td a").first.get_attribute("href")
+    page.click("td a >> nth=0")
+    until(page, f"document.querySelector('{folded}').closest('details').open")
 
 
 def axis(page, name: str, key: str):
@@ -140,6 +151,9 @@ def axis(page, name: str, key: str):
 
 def test_log_tail_and_zoom(visit):
     page = visit()
+    page.check("input[name=tab-losses] >> nth=0")
+    page.click("#losses ~ * summary:visible >> nth=0")
+    until(page, "document.querySelector('#loss-0 .main-svg')")
     assert axis(page, "loss-0", "yaxis.type") == "linear"
     page.check("#loss-0 input >> nth=1")
     assert axis(page, "loss-0", "yaxis.type") == "log"
@@ -170,14 +184,20 @@ def test_the_keyboard_reaches_what_the_mouse_does(visit):
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    page.focus("#loss-0 input")
+    page.focus("input[name=tab-snr]:checked")
     page.keyboard.press("ArrowRight")
-    assert axis(page, "loss-0", "yaxis.type") == "log"
+    until(page, "document.querySelector('#snr-1 .main-svg')")
+    assert page.evaluate("document.querySelector('#snr-0 .canvas').checkVisibility()") is False
+    page.focus("#paired-1 input")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert axis(page, "paired-1", "xaxis.range") == [120, 159]
 
 
 def test_copy_puts_the_command_on_the_clipboard(visit):
     page = visit(permissions=["clipboard-read", "clipboard-write"])
-    page.locator("[data-copy]").first.click()
+    page.locator("summary", has_text="green cells").click()
+    page.locator("details [data-copy]").first.click()
     until(page, "document.getElementById('said').textContent === 'Copied'")
     assert (
         page.evaluate("navigator.clipboard.readText()")
@@ -191,11 +211,13 @@ def test_print_is_light_opens_the_tables_and_cuts_no_plot(visit):
     pdf = page.pdf(prefer_css_page_size=True)
     assert pdf[:5] == b"%PDF-" and len(pdf) > 100_000
     assert page.evaluate("window.seen") == 0
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 6
+    folded = page.evaluate("document.querySelectorAll('details:not([open])').length")
+    assert folded == page.evaluate("document.querySelectorAll('details').length") > 8
     page.emulate_media(media="print", color_scheme="dark")
     assert luminance(page, "getComputedStyle(document.body).color") < 60
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     plots = page.evaluate(DRAWN)
+    assert len(plots) == 15
     assert {p["width"] for p in plots} == {1000}
     assert luminance(page, "getComputedStyle(document.querySelector('.xtick text')).fill") < 60
     assert max(page.evaluate("[...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().height)")) <= 600

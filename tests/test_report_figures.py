@@ -126,8 +126,11 @@ class TestFigures:
         )
         assert made.rows == [NAMES[i] for i in (0, 1, 3, 4, 5, 2)]
         shown = {m.label: m.traces for m in figures.heat(made, 0).modes}
-        assert shown["fprop"] == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]]}
-        assert shown["dgrad"] == {"x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]]}
+        unjudged = [[[""]] * 6, [["", ""]] * 6]
+        assert shown["fprop"] == {"x": [["bf16"]], "z": [[[0], [1], [3], [4], [5], [2]]], "customdata": unjudged[:1]}
+        assert shown["dgrad"] == {
+            "x": [["bf16", "te-current native"]], "z": [[[i, i] for i in (0, 1, 3, 4, 5, 2)]], "customdata": unjudged[1:],
+        }  # fmt: skip
         assert list(shown) == ["fprop", "dgrad"]
 
     def test_a_heat_map_of_one_gemm_shows_that_one(self):
@@ -146,6 +149,30 @@ class TestFigures:
         assert list(heat.values) == ["gradient"]
         assert "layers.0.attention.q_proj.weight" in heat.rows and "embedding.weight" in heat.rows
         assert 42 <= heat.values["gradient"][0][heat.columns.index("bf16")] <= 46
+
+    def test_all_heat_maps_share_one_scale_and_show_judged_ranges(self, faulty):
+        maps = [f for f in figures.all_of(faulty) if f.name.startswith("snr-")]
+        assert len(maps) == 4
+        assert len({(f.data[0]["zmin"], f.data[0]["zmax"]) for f in maps}) == 1
+        hovered = maps[0].data[0]["customdata"][0]
+        assert len(hovered) == len(maps[0].data[0]["x"]) == 4
+        assert all(re.fullmatch(r", allowed \d+(\.\d+)? to (\d+(\.\d+)?|inf)", text) for text in hovered)
+        assert all(f.layout["xaxis"]["side"] == "top" for f in maps)
+
+    def test_a_large_heat_map_is_compressed(self):
+        made = reports.layers("tiny", "te-current")
+        view = snr._heat("t", "w", "layer", [made], snr.BY_LAYER)
+        assert len(view.rows) == 56 and figures.heat(view, 0).height == 630 and "texttemplate" not in figures.heat(view, 0).data[0]
+        few = view.model_copy(update={"rows": view.rows[:24], "values": {k: m[:24] for k, m in view.values.items()}, "allowed": {}})
+        assert figures.heat(few, 0).height == 150 + 24 * 22 and "texttemplate" in figures.heat(few, 0).data[0]
+
+    def test_trajectories_open_close_up_on_nine_tenths_of_the_gaps_and_on_all_that_are_red(self, faulty):
+        green, red = (figures.paired(c, i) for i, c in enumerate(faulty.curves))
+        assert [m.label for m in green.modes] == ["Close up", "With the band", "Tail"]
+        found = sorted(abs(g) for c in faulty.curves[0].curves for s in c.gaps for g in s.gaps)
+        assert green.modes[0].layout["yaxis.range"][1] == pytest.approx(120 * found[int(0.9 * (len(found) - 1))], rel=1e-3)
+        shift = max(abs(g) for c in faulty.curves[1].curves if c.label == "te-current native" for s in c.gaps for g in s.gaps)
+        assert red.modes[0].layout["yaxis.range"][1] >= 120 * shift * 0.999
 
     def test_no_number_is_lost_to_json(self, faulty):
         for figure in figures.all_of(faulty):

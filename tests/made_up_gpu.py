@@ -1,0 +1,126 @@
+"""A made-up GPU whose times follow a law, so that tests know what a prediction must be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import reports
+from fp8parity.prediction.basis import PRODUCTS, Basis, attention_flops, basis, parameters, rest_bytes
+from fp8parity.recipes.registry import RECIPES
+from fp8parity.records.cell import Cell, Execution, Mode
+from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
+from fp8parity.records.gemms import GemmMode, GemmTimes, TimedGemm
+from fp8parity.records.schema import AnyRecord, Throughput
+from fp8parity.training.device_profile import GPU as SIZES
+from fp8parity.workload import shapes
+from fp8parity.workload.shapes import GemmShape, Workload
+
+NAME = "NVIDIA H100 Made Up"
+PEAK, BANDWIDTH = {"bf16": 700e12, "te-current": 1200e12}, 3e12
+HERE = reports.provenance(device=NAME).model_copy(update={"capability": [9, 0]})
+
+
+def gemm(recipe: str, m: int, n: int, k: int) -> float:
+    """Small GEMMs reach a smaller share of the peak."""
+    flops = 2.0 * m * n * k
+    return flops / PEAK[recipe] * (1 + 2e10 / flops) + 2e-6
+
+
+def cast(m: int, n: int, k: int, product: str) -> float:
+    elements = {"fprop": m * k + n * k, "dgrad": m * n, "wgrad": 0}[product]
+    return 4 * elements / BANDWIDTH + 3e-6 if elements else 0.0
+
+
+def attention(rows: int, length: int, heads: int, head: int) -> float:
+    return attention_flops(rows, length, heads, head) / 400e12
+
+
+def rest(tokens: int, dim: int, q: int, kv: int, hidden: int) -> float:
+    return tokens * rest_bytes(dim, q, kv, hidden, True) / BANDWIDTH + 2e-5
+
+
+def ends(tokens: int, dim: int, vocab: int) -> float:
+    head = sum(gemm("bf16", tokens, vocab, dim) for _ in PRODUCTS)
+    return head + (16.0 * tokens * vocab + 20.0 * tokens * dim) / BANDWIDTH + 1e-4
+
+
+def step(work: Workload, recipe: str, block: bool = False) -> float:
+    """The true seconds of a step in native execution."""
+    s, layers = work.shape, 1 if block else work.shape.layers
+    linears = s.layer(work.tokens, joined=False)
+    seconds = sum(g.count * _linear(recipe, g) for g in linears)
+    seconds += attention(work.micro_batch, work.sequence, s.heads, s.head_dim)
+    seconds += rest(work.tokens, s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim, s.intermediate)
+    return layers * seconds + (0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * parameters(work) / BANDWIDTH)
+
+
+def _linear(recipe: str, g: GemmShape) -> float:
+    return sum(gemm(recipe, g.m, g.n, g.k) + (cast(g.m, g.n, g.k, p) if recipe != "bf16" else 0.0) for p in PRODUCTS)
+
+
+def gemm_times(work: Workload, recipe: str = "te-current") -> GemmTimes:
+    """The record of a model's GEMMs, separate and joined."""
+    timed = []
+    for i, g in enumerate([*work.shape.layer(work.tokens, joined=False), *work.shape.layer(work.tokens), *work.shape.head(work.tokens)]):
+        for product in PRODUCTS:
+            alone, plain = gemm(recipe, g.m, g.n, g.k), gemm("bf16", g.m, g.n, g.k)
+            for mode, seconds in ((GemmMode.KERNEL, alone), (GemmMode.TRAINING, alone + cast(g.m, g.n, g.k, product))):
+                made = TimedGemm(
+                    linear=f"{g.name} {i}", gemm=product, mode=mode, m=g.m, n=g.n, k=g.k, count=g.count,
+                    bf16_seconds=[plain] * 3, recipe_seconds=[seconds] * 3,
+                )  # fmt: skip
+                timed.append(made)
+    cell = Cell(model=work.shape.name, recipe=recipe, execution=Execution.NATIVE)
+    return GemmTimes(
+        cell=cell, micro_batch=work.micro_batch, sequence=work.sequence, layers=work.shape.layers, gemms=timed, peak_flops=PEAK["bf16"],
+        calls=1, l2_bytes=0, watch=None, provenance=HERE, session="s",
+    )  # fmt: skip
+
+
+def part(kind: Part, form: str, sizes: dict[str, int], seconds: float) -> PartTime:
+    return PartTime(part=kind, form=form, sizes=sizes, seconds=seconds, low=seconds, high=seconds)
+
+
+def profile(name: str = NAME) -> DeviceProfile:
+    times = [part(Part.COPY, "eager", {"bytes": 2**30}, 2**30 / BANDWIDTH), part(Part.LAUNCH, "eager", {}, 5e-6)]
+    for c, rows, length in SIZES.attention:
+        sizes = {"rows": rows, "length": length, "head_dim": c.head_dim, "heads": c.heads, "kv_heads": c.kv_heads}
+        times.append(part(Part.ATTENTION, "torch", sizes, attention(rows, length, c.heads, c.head_dim)))
+    for c, rows, length in SIZES.shells:
+        sizes = {"rows": rows, "length": length, "dim": c.dim, "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads}
+        seconds = attention(rows, length, c.heads, c.head_dim) + rest(rows * length, c.dim, c.dim, c.kv_heads * c.head_dim, c.hidden)
+        times.append(part(Part.SHELL, "compiled", sizes, seconds))
+    times += [part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends]
+    times += [
+        part(Part.OPTIMISER, "eager", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH) for c in SIZES.optimiser
+    ]
+    where = HERE.model_copy(update={"device": name})
+    return DeviceProfile(
+        cell=profile_cell("topics"), memory=80 * 2**30, peak_flops=PEAK["bf16"], times=times, provenance=where, session="s"
+    )
+
+
+def timed(work: Workload, off: float = 0.0, recipe: str = "te-current") -> Throughput:
+    """A measured step, whose speed-up is off from the law by the factor exp(``off``)."""
+    seconds = step(work, "bf16"), step(work, recipe) * math.exp(-off)
+    return Throughput(
+        cell=Cell(model=work.shape.name, recipe=recipe, execution=Execution.NATIVE), mode=Mode.COMPILED, tokens=work.tokens,
+        steps_a_block=2, bf16_seconds=[2 * seconds[0]] * 6, recipe_seconds=[2 * seconds[1]] * 6, bf16_memory=1, recipe_memory=1,
+        flops_per_token=1.0, peak_flops=None, watch=None, provenance=HERE, session="s",
+    )  # fmt: skip
+
+
+def records(timed_models: Sequence[str], steps: Iterable[Throughput] = ()) -> list[AnyRecord]:
+    return [profile(), *(gemm_times(shapes.get(name)) for name in timed_models), *steps]
+
+
+def made(timed_models: Sequence[str] = ("small", "base", "llama3-8b")) -> Basis:
+    found = basis(records(timed_models), NAME)
+    assert found is not None and "te-current" in RECIPES
+    return found
+
+
+def noise(n: int, sd: float, seed: int = 0) -> list[float]:
+    return [float(x) for x in np.random.default_rng(seed).normal(0, sd, n)]

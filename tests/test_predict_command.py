@@ -1,0 +1,137 @@
+"""``fp8parity predict``: what it prints, and one clear line for what it cannot predict."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import made_up_gpu as gpu
+import pytest
+from fp8parity import cli
+from fp8parity.cli import predict, profile
+from fp8parity.records import sets
+from fp8parity.workload import hf_config, shapes
+
+CONFIG = {
+    "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
+    "vocab_size": 128256, "model_type": "llama",
+}  # fmt: skip
+MODELS = ("small", "base", "llama3-8b", "llama3-70b")
+
+
+@pytest.fixture(scope="module")
+def measurements(tmp_path_factory) -> Path:
+    """A record set of the made-up GPU, with steps that are 5% faster than the parts say."""
+    path = tmp_path_factory.mktemp("sets") / "made-up.zip"
+    works = [shapes.get(name) for name in ("small", "base", "1b")]
+    steps = [gpu.timed(w, off=0.05 + e) for w, e in zip(works, gpu.noise(3, 0.01), strict=True)]
+    sets.save(gpu.records(MODELS, steps), path)
+    return path
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "llama-1b" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(CONFIG))
+    return path
+
+
+def out(capsys, *arguments: str) -> str:
+    assert cli.main(["predict", *arguments]) == 0, capsys.readouterr().err
+    return str(capsys.readouterr().out)
+
+
+def refused(capsys, *arguments: str) -> str:
+    assert cli.main(["predict", *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line.removeprefix("fp8parity: ")
+
+
+def test_a_config_is_predicted(config, measurements, capsys):
+    text = out(capsys, str(config), "--gpu", "h100", "--records", str(measurements), "--micro-batch", "4", "--recipe", "te-current")
+    assert text.startswith("llama-1b, 4 x 4096 tokens, a training step of 16 layers, on NVIDIA H100 Made Up")
+    [native] = [line for line in text.splitlines() if line.startswith("te-current") and " native " in line]
+    ratio = float(native.split()[3].rstrip("x"))
+    low, high = (float(x) for x in native.split("[")[1].split("]")[0].split(","))
+    work = shapes.Workload(hf_config.read(config), 4, 4096)
+    true = gpu.step(work, "bf16") / gpu.step(work, "te-current") * 1.05
+    assert low < ratio < high and ratio == pytest.approx(true, rel=0.05)
+    assert "the spread of 3 measured cells of 3 other models" in text
+    assert "roofline" in text
+
+
+def test_every_measured_cell_can_be_tested(measurements, capsys):
+    text = out(capsys, "1b", "--gpu", "h100", "--records", str(measurements), "--test")
+    assert "3 cells: mean error" in text and "torchao's roofline: mean error" in text
+    rows = [line for line in text.splitlines() if "te-current native" in line and "%" in line]
+    assert [r.split()[0] for r in rows] == ["1b", "base", "small"]
+    assert "the spread of 2 measured cells of 2 other models" in text  # 1b itself does not count for 1b
+
+
+def test_without_measured_steps_there_is_no_interval(tmp_path, capsys):
+    sets.save(gpu.records(MODELS), tmp_path / "a.zip")
+    text = out(capsys, "1b", "--gpu", "h100", "--records", str(tmp_path / "a.zip"))
+    assert "unknown" in text and "There is no interval" in text
+
+
+class TestHere:
+    def test_a_gpu_without_a_profile_is_measured_now(self, measurements, monkeypatch, capsys):
+        new = gpu.profile("NVIDIA New")
+        gemms = [r.model_copy(update={"provenance": new.provenance}) for r in map(gpu.gemm_times, map(shapes.get, MODELS))]
+        monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
+        monkeypatch.setattr(profile, "measured", lambda folder: new)
+        monkeypatch.setattr(predict.sets, "load", lambda paths: list(gemms))
+        assert "on NVIDIA New" in out(capsys, "1b", "--records", "x")
+
+    def test_its_gemms_are_needed(self, monkeypatch, capsys):
+        monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
+        monkeypatch.setattr(profile, "measured", lambda folder: gpu.profile("NVIDIA New"))
+        monkeypatch.setattr(predict, "_records", lambda args: [])
+        assert refused(capsys, "1b") == (
+            "no GEMM was timed on NVIDIA New; run fp8parity gemm there (docs/throughput.md), and give --records .parity"
+        )
+
+    def test_a_machine_without_a_gpu_says_so(self, measurements, capsys):
+        assert refused(capsys, "1b", "--records", str(measurements)) == (
+            "--gpu here: this machine has no GPU; name one whose measurements are at hand, such as --gpu h200"
+        )
+
+
+class TestRefused:
+    def asked(self, capsys, measurements: Path, model: object, *more: str) -> str:
+        return refused(capsys, str(model), "--gpu", "h100", "--records", str(measurements), *more)
+
+    def test_an_unknown_gpu(self, measurements, capsys):
+        line = refused(capsys, "1b", "--gpu", "h300", "--records", str(measurements))
+        assert line.startswith("unknown GPU 'h300': ") and "nvidia-h100-made-up" in line and "fp8parity profile" in line
+
+    @pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"])
+    def test_a_missing_key_is_named(self, key, config, measurements, capsys):
+        config.write_text(json.dumps({k: v for k, v in CONFIG.items() if k != key}))
+        line = self.asked(capsys, measurements, config)
+        assert line.startswith(f"{config}: lacks the key {key}")
+
+    def test_a_file_that_is_not_there(self, tmp_path, measurements, capsys):
+        assert "cannot be read" in self.asked(capsys, measurements, tmp_path / "config.json")
+
+    def test_an_unknown_preset(self, measurements, capsys):
+        assert "unknown model 'lama3-8b': did you mean llama3-8b" in self.asked(capsys, measurements, "lama3-8b")
+
+    def test_an_unknown_recipe(self, measurements, capsys):
+        assert "unknown recipe 'te-curent': did you mean te-current" in self.asked(capsys, measurements, "1b", "--recipe", "te-curent")
+
+    def test_dimensions_that_a_recipe_cannot_take(self, config, measurements, capsys):
+        config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
+        line = self.asked(capsys, measurements, config)
+        assert line == "te-current: gate and up has 8200 output features, which 16 does not divide"
+
+    def test_too_little_memory(self, measurements, capsys):
+        line = self.asked(capsys, measurements, "llama3-8b")
+        assert line.startswith("llama3-8b: a step needs about ") and line.endswith("--block predicts one transformer block")
+        assert "one block, on NVIDIA H100 Made Up" in out(capsys, "llama3-8b", "--block", "--gpu", "h100", "--records", str(measurements))
+
+    def test_a_batch_of_nothing(self, measurements, capsys):
+        with pytest.raises(SystemExit):
+            self.asked(capsys, measurements, "1b", "--micro-batch", "0")
+        assert "argument --micro-batch: '0' is not a whole number of 1 or more" in capsys.readouterr().err
