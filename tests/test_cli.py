@@ -39,6 +39,13 @@ def test_power_gives_up_at_some_count(capsys):
     assert "more than 400 seeds" in capsys.readouterr().out
 
 
+def test_bounds_of_runs_without_a_first_step_says_so(trajectory, tmp_path, capsys):
+    write_json(tmp_path / name_of(trajectory("te-current")), trajectory("te-current"))
+    assert main(["bounds", str(tmp_path), "--golden-dir", GOLDEN]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"{tmp_path} holds no number to compare: no numerics check, and no run with a first step\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
