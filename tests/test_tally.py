@@ -103,11 +103,9 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
                 skip("bf16", "no TE"),
                 skip("a", "no TE"),
                 skip("b", "--execution fused was asked for"),
-                stopped="the user interrupted the run",
+                stopped="stop",
             ),
-            [
-                "nothing ran, so nothing was checked: the user interrupted the run; --execution fused was asked for (1 test); no TE (2 tests)"
-            ],
+            ["nothing ran, so nothing was checked: stop; --execution fused was asked for (1 test); no TE (2 tests)"],
         ),
         (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
         (
