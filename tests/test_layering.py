@@ -30,7 +30,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records",
     "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report judging runs runner timing prediction checks training recipes workload records did_you_mean",
+    "cli": "gate shipped report planning judging runs runner timing prediction checks training recipes workload records did_you_mean",
     "plugin": "",
     "__main__": "cli",
     "__init__": "old_paths",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fp8parity import recipes
+from fp8parity.checks.protocol import studied
 from fp8parity.gate.selection import cell_skip_reason
 from fp8parity.numerics.spec import BF16, LinearSpec, Operand
 from fp8parity.recipes import RECIPES, apply, registry
@@ -188,3 +189,12 @@ def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
     assert skip_reason(recipes.get("ao-mxfp8"), Execution.EMULATED, None) == why
     assert skip_reason(recipes.get("ao-rowwise"), Execution.EMULATED, None) is None
+
+
+def test_the_control_is_studied_where_recipes_quantise():
+    """Without this, the checks of the control on a GPU had no gradient to compare."""
+    model = models.build(presets()["tiny"].model, 0)
+    found = studied(model, RECIPES["bf16"])
+    assert found == studied(model, RECIPES["te-current"])
+    assert len(found) == 4 * 7
+    assert not any("lm_head" in name or "embedding" in name for name in found)
