@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import reports
+from fp8parity.judging.policy import GemmRow
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Part, Product, Tensor, TimedCast, TimedGemm
 from fp8parity.records.watch import Watch
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 
+GPU = "NVIDIA Made Up"
+ROW = GemmRow(band=0.05, place_band=0.1, bf16_band=0.1, error=0.3, bf16_error=0.01, error_band=0.15, why="made up for the tests")
 CALM = Watch(busy_before=0, busy_after=0, sm_clocks=[1980] * 12, throttled=[], power_capped=0.0)
 PEAK = 800e12
 """The made-up measured BF16 peak in FLOP/s."""
@@ -32,11 +35,13 @@ def paired(seconds: float, ratio: float, pairs: int = 9, spread: float = 0.002) 
 def timed(shape: GemmShape, gemm: Product, mode: GemmMode, ratio: float, part: Part = "layer", **changes: object) -> TimedGemm:
     """One GEMM at 80% of the peak in BF16."""
     bf16, recipe = paired(shape.flops / (0.8 * PEAK), ratio)
+    casts = CASTS[gemm] if mode == GemmMode.TRAINING else []
     made = TimedGemm(
         linear=shape.name, gemm=gemm, mode=mode, m=shape.m, n=shape.n, k=shape.k, groups=shape.groups, count=shape.count, part=part,
-        bf16_seconds=bf16, recipe_seconds=recipe, kernels=[KERNELS[gemm]], bf16_kernels=["nvjet_sm90_tst_128x256"], formats=FORMATS[gemm],
-        accumulation=Accumulation.FAST if gemm == "fprop" else Accumulation.SPLIT, output="float32" if gemm == "wgrad" else "bfloat16",
-        accumulates=gemm == "wgrad", casts=CASTS[gemm] if mode == GemmMode.TRAINING else [], error=0.04, bf16_error=0.002,
+        bf16_seconds=bf16, recipe_seconds=recipe, kernels=["cast"] * len(casts) + [KERNELS[gemm]],
+        bf16_kernels=["nvjet_sm90_tst_128x256"], formats=FORMATS[gemm],
+        accumulation=Accumulation.FAST if gemm == "fprop" else Accumulation.SPLIT, output="bfloat16",
+        casts=casts, error=0.04, bf16_error=0.002,
     )  # fmt: skip
     return made.model_copy(update=changes)
 
@@ -57,7 +62,7 @@ def made(model: str = "codonfm-5b", kernel: float = 1.9, training: float = 1.6, 
     base = GemmTimes(
         cell=Cell(model=model, recipe="te-current", execution=Execution.NATIVE), micro_batch=work.micro_batch, sequence=work.sequence,
         layers=work.shape.layers, gemms=gemms, casts=casts, peak_flops=PEAK, sheet_flops=989e12, calls=20, l2_bytes=50 * 2**20,
-        watch=CALM, provenance=reports.provenance(device="NVIDIA Made Up"), session="s",
+        watch=CALM, provenance=reports.provenance(device=GPU), session="s",
     )  # fmt: skip
     return base.model_copy(update=changes)
 
@@ -67,3 +72,8 @@ def changed(record: GemmTimes, place: str, **changes: object) -> GemmTimes:
     gemms = [g.model_copy(update=changes) if g.place == place else g for g in record.gemms]
     assert gemms != record.gemms
     return record.model_copy(update={"gemms": gemms})
+
+
+def watched(**changes: object) -> Watch:
+    """The watch of a calm GPU, with changes."""
+    return CALM.model_copy(update=changes)

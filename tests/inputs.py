@@ -86,6 +86,11 @@ why = "made up for bad input"
 NUMBERS = """check,metric,where,model,recipe,execution,value,source
 canary,sqnr,x,tiny,te-current,emulated,30,abc
 """
+SECONDS = """test,model,recipe,execution,per,seconds
+-,-,-,-,session,30
+test_loss_parity,nano,te-current,emulated,seed,2.5
+test_modes,tiny,te-current,emulated,test,10
+"""
 SOURCES = """source,records,device,packages,sha256
 abc,set.zip,d,torch 0,abcdef
 """
@@ -96,6 +101,7 @@ COMMANDS = {
     "compare": ["compare", "set.zip", "records", "--report", "out.md"],
     "bounds": ["bounds", "records"],
     "calibrate": ["calibrate", "--from", "records"],
+    "plan": ["plan", "records"],
     "power": ["power", "--model", "nano", "--records", "records"],
     "golden diff": ["golden", "diff", "HEAD", "--records", "records"],
 }
@@ -123,7 +129,9 @@ def session_of(provenance: Provenance) -> Manifest:
     """The manifest of a session that selected one test and skipped it."""
     test = Selected(cell="te-current-tiny-native", test="test_gemm_sqnr", outcome="skipped", reason="no GPU")
     time = "2026-11-22T00:00:00+00:00"
-    return Manifest(session="s", options=["-k", "gemm"], started=time, ended=time, status="ok", provenance=provenance, selected=[test])
+    return Manifest(
+        session="s", options=["-k", "gemm"], started=time, ended=time, status="ok", provenance=provenance, seconds=60.0, selected=[test]
+    )
 
 
 def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
@@ -144,9 +152,9 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     speeds = speed_goldens.updated(None, [timings.made(provenance=trajectory().provenance)])
     write_json(speed_goldens.path_of(golden, speeds.gpu, speeds.model), speeds)
     texts = {"policy.toml": POLICY, "claims.toml": CLAIMS, "known_failures.toml": KNOWN}
-    texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES}
+    texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES, "seconds/cpu/d.csv": SECONDS}
     for name, text in texts.items():
-        (golden / name).parent.mkdir(exist_ok=True)
+        (golden / name).parent.mkdir(exist_ok=True, parents=True)
         (golden / name).write_text(text)
     for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
         subprocess.run(["git", *command.split()], cwd=folder, check=True)

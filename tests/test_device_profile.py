@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from fp8parity import cli
 from fp8parity.recipes import registry
 from fp8parity.records import sets
-from fp8parity.records.device import DeviceProfile, Part
+from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
 from fp8parity.training import device_profile, hardware
 from fp8parity.training.device_profile import Sizes
@@ -81,7 +82,13 @@ def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypat
     monkeypatch.setattr(hardware, "detect", lambda requested: gpu)
     monkeypatch.setattr(registry, "preload", lambda capability: None)
     monkeypatch.setattr(hardware.Hardware, "current", lambda self: nullcontext())
-    monkeypatch.setattr(device_profile, "measure", lambda device, session: profile)
+
+    def measure(device: torch.device, session: str, progress: Callable[[PartTime], None]) -> DeviceProfile:
+        for part in profile.times:
+            progress(part)
+        return profile
+
+    monkeypatch.setattr(device_profile, "measure", measure)
     assert cli.main(["profile", "--records", str(tmp_path / "new")]) == 0
     out = capsys.readouterr().out
     assert "shell" in out and out.rstrip().endswith("bf16-device-native-topics-profile.json")

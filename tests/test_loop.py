@@ -47,7 +47,7 @@ def looped(nano, broken, where="loss", **changes):
     converted = applied_of(nano)
     optimizer = steps.MasterWeightOptimizer(converted, schedule)
     fake, done = Fake(len(optimizer.names), broken, where), []
-    found = run.loop(fake, converted, optimizer, schedule, corpus.load("topics"), 0, CPU, lambda n, total: done.append((n, total)))
+    found = run.loop(fake, converted, optimizer, schedule, corpus.load("topics"), 0, CPU, lambda n, total, loss: done.append((n, total)))
     return found, fake, done, optimizer
 
 

@@ -10,7 +10,8 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest
-from fp8parity.records.storage import load_records
+from fp8parity.records.schema import Measurements
+from fp8parity.records.storage import load_records, name_of
 from processes import Done, run
 from projects import ROOT, make
 
@@ -61,6 +62,21 @@ def test_a_manifest_says_what_was_selected_and_by_which_options(session):
     assert found.options[-2:] == ["-k", "gemm or codes"]
     assert "token" not in found.model_dump_json()
     assert len(found.provenance.commit) == 40
+
+
+def test_a_manifest_says_when_each_test_ran_and_how_long(session):
+    found = only(session)
+    ran = [s for s in found.selected if s.outcome == "passed"]
+    assert found.workers in (1, 2)
+    assert {s.worker for s in ran} == ({"gw0", "gw1"} if found.workers == 2 else {""})
+    assert found.gpus == 0
+    for s in ran:
+        assert s.seconds is not None and s.begun is not None and found.seconds is not None
+        assert 0 < s.seconds < s.begun + s.seconds <= found.seconds
+        [record] = [r for r in load_records(session) if name_of(r) == s.records[0]]
+        assert isinstance(record, Measurements) and record.seconds is not None
+        assert 0 < record.seconds < s.seconds
+    assert all(s.seconds is s.begun is None for s in found.selected if s.outcome == "skipped")
 
 
 def test_a_whole_set_may_be_released(session, capsys):

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from fp8parity.gate import selection
+from fp8parity.judging.rows import Alike, Row, inherited
 from fp8parity.numerics.spec import BF16, PLAIN, Operand
 from fp8parity.recipes import RECIPES, Recipe, apply
 from fp8parity.recipes.conversion import linears, placed
@@ -121,7 +123,7 @@ def test_how_many_of_the_29_linears_a_variant_converts(recipe, converted):
 def test_torchao_leaves_one_gemm_in_bf16_at_its_place():
     recipe = ruled(Rule(blocks=(0,), gemms=("wgrad",)))
     converted = apply(tiny(), recipe, Execution.EMULATED, tokens=512)
-    changed = {m.fqn for m in converted.inventory if "wgrad_x: bf16; " in m.config or "wgrad_x: bf16" in m.config}
+    changed = {m.fqn for m in converted.inventory if "wgrad_x: bf16" in m.config}
     assert {block_of(fqn) for fqn in changed} == {0}
     assert len(changed) == 7
 
@@ -164,3 +166,16 @@ def test_the_specs_of_the_variants():
     assert specs["te-current-backward-bf16"]["dgrad_w"] == "bf16"
     assert specs["te-current-wgrad-bf16"]["dgrad_w"] == "e4m3 tensor te-fp32"
     assert specs["te-mxfp8-2d"]["fprop_w"] == specs["te-mxfp8-2d"]["dgrad_w"] == "e4m3 32x32 e8m0-rceil"
+
+
+def test_rows_of_a_base_are_inherited_and_replaced():
+    rows = (Row(recipe=("te-block",), why="the first reason"), Row(recipe=("mine",), why="the second reason"), Row(why="of every recipe"))
+    found = inherited(rows, [Alike(recipe=("mine",), base="te-block", why="the same tiles")])
+    assert [row.recipe for row in found] == [("te-block", "mine"), ("mine",), ()]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"), [("micro", "its rules leave nothing of micro to quantise: blocks 0, -1 in BF16"), ("tiny", None)]
+)
+def test_a_recipe_that_leaves_nothing_of_a_model_is_skipped_with_its_reason(model, reason):
+    assert selection._leaves_nothing(RECIPES["te-current-ends-bf16"], presets()[model]) == reason

@@ -10,7 +10,7 @@ import pytest
 from fp8parity import cli
 from fp8parity.cli import predict, profile
 from fp8parity.records import sets
-from fp8parity.workload import shapes
+from fp8parity.workload import hf_config, shapes
 
 CONFIG = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
@@ -54,7 +54,7 @@ def test_a_config_is_predicted(config, measurements, capsys):
     [native] = [line for line in text.splitlines() if line.startswith("te-current") and " native " in line]
     ratio = float(native.split()[3].rstrip("x"))
     low, high = (float(x) for x in native.split("[")[1].split("]")[0].split(","))
-    work = shapes.Workload(predict.hf_config.read(config), 4, 4096)
+    work = shapes.Workload(hf_config.read(config), 4, 4096)
     true = gpu.step(work, "bf16") / gpu.step(work, "te-current") * 1.05
     assert low < ratio < high and ratio == pytest.approx(true, rel=0.05)
     assert "the spread of 3 measured cells of 3 other models" in text
@@ -73,6 +73,20 @@ def test_without_measured_steps_there_is_no_interval(tmp_path, capsys):
     sets.save(gpu.records(MODELS), tmp_path / "a.zip")
     text = out(capsys, "1b", "--gpu", "h100", "--records", str(tmp_path / "a.zip"))
     assert "unknown" in text and "There is no interval" in text
+
+
+def test_what_is_shipped_is_read_without_records(tmp_path, monkeypatch, capsys):
+    """A golden folder of one's own without measurements leaves those that are shipped; with some, they count."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "shipped" / predict.FOLDER
+    folder.mkdir(parents=True)
+    sets.save(gpu.records(MODELS), folder / "nvidia-h100-made-up.zip")
+    monkeypatch.setattr(predict.shipped, "folder", lambda name: tmp_path / "shipped")
+    assert "on NVIDIA H100 Made Up" in out(capsys, "1b", "--gpu", "h100", "--golden-dir", str(tmp_path / "own"))
+    (tmp_path / "own" / predict.FOLDER).mkdir(parents=True)
+    assert refused(capsys, "1b", "--gpu", "h100", "--golden-dir", str(tmp_path / "own")).startswith(
+        "unknown GPU 'h100': no measurements of any"
+    )
 
 
 class TestHere:
@@ -132,4 +146,6 @@ class TestRefused:
         assert "one block, on NVIDIA H100 Made Up" in out(capsys, "llama3-8b", "--block", "--gpu", "h100", "--records", str(measurements))
 
     def test_a_batch_of_nothing(self, measurements, capsys):
-        assert self.asked(capsys, measurements, "1b", "--micro-batch", "0") == "--micro-batch 0: give a whole number above 0"
+        with pytest.raises(SystemExit):
+            self.asked(capsys, measurements, "1b", "--micro-batch", "0")
+        assert "argument --micro-batch: '0' is not a whole number of 1 or more" in capsys.readouterr().err

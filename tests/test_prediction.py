@@ -8,6 +8,7 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction import fits
+from fp8parity.prediction.basis import basis
 from fp8parity.prediction.calibration import calibrate, held_out, measured, residuals
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, memory_needed, refuse_dimensions, refuse_memory, step_time
 from fp8parity.recipes.registry import RECIPES
@@ -77,6 +78,17 @@ def test_a_block_is_a_layer():
 def test_a_recipe_without_gemms_is_named():
     with pytest.raises(ValueError, match=r"no GEMM of te-block was timed on NVIDIA H100 Made Up \(timed: te-current\)"):
         step_time(gpu.made(), shapes.get("1b"), RECIPES["te-block"], Execution.NATIVE)
+
+
+def test_a_gpu_without_a_data_sheet_has_a_measured_roof():
+    """The fastest timed GEMMs and the copy stand for the peaks."""
+    new = gpu.profile("NVIDIA New")
+    records = [new, *(gpu.gemm_times(shapes.get(n)).model_copy(update={"provenance": new.provenance}) for n in ("small", "llama3-8b"))]
+    found = basis(records, "NVIDIA New")
+    assert found is not None and found.roof.source == "measured"
+    assert found.roof.bf16_flops == gpu.PEAK["bf16"] and found.roof.bandwidth == pytest.approx(gpu.BANDWIDTH)
+    assert 0.9 * gpu.PEAK["te-current"] < found.roof.fp8_flops <= gpu.PEAK["te-current"]
+    assert gpu.made().roof.source != "measured"
 
 
 class TestErrorBar:

@@ -8,13 +8,15 @@ import pytest
 from fp8parity.planning import seconds
 from fp8parity.planning.seconds import Key, Seconds
 
-HEAD = "test,model,recipe,execution,seconds\n"
+HEAD = "test,model,recipe,execution,per,seconds\n"
 ROWS = {
     Key("test_modes", "tiny", "te-block", "native"): 10.0,
     Key("test_modes", "tiny", "te-current", "native"): 30.0,
     Key("test_modes", "small", "te-block", "native"): 90.0,
     Key("test_codes", "tiny", "te-block", "native"): 2.0,
 }
+
+MADE = Seconds(ROWS, frozenset({"test_modes"}), 12.5)
 
 
 @pytest.mark.parametrize(
@@ -35,21 +37,23 @@ def test_where_nothing_is_known_all_tests_are_alike():
 
 
 def test_what_is_written_is_read_and_other_rows_stay(tmp_path: Path):
-    path = seconds.write(tmp_path, "h100", "nvidia-h200", ROWS.items())
+    path = seconds.write(tmp_path, "h100", "nvidia-h200", MADE)
     assert path == tmp_path / "seconds" / "h100" / "nvidia-h200.csv"
-    assert seconds.load(tmp_path, "h100").rows == ROWS
+    assert seconds.load(tmp_path, "h100") == MADE
     changed = Key("test_codes", "tiny", "te-block", "native")
-    seconds.write(tmp_path, "h100", "nvidia-h200", [(changed, 3.14159)])
-    assert seconds.load(tmp_path, "h100").rows == ROWS | {changed: 3.14}
-    assert path.read_text().splitlines()[1] == "test_codes,tiny,te-block,native,3.14"
+    seconds.write(tmp_path, "h100", "nvidia-h200", Seconds({changed: 3.14159}))
+    assert seconds.load(tmp_path, "h100") == Seconds(ROWS | {changed: 3.14}, MADE.seeds, MADE.session)
+    lines = path.read_text().splitlines()
+    assert lines[:3] == [HEAD.strip(), "-,-,-,-,session,12.5", "test_codes,tiny,te-block,native,test,3.14"]
+    assert "test_modes,small,te-block,native,seed,90" in lines
 
 
 def test_the_platform_and_not_the_machine_decides(tmp_path: Path):
     """Two devices of one platform measured a test: each machine that reads them takes the same one."""
     key = Key("test_codes", "tiny", "te-block", "native")
     for device, value in (("nvidia-h200", 5.0), ("nvidia-h100", 4.0)):
-        seconds.write(tmp_path, "h100", device, [(key, value)])
-    seconds.write(tmp_path, "cpu", "xeon", [(key, 50.0)])
+        seconds.write(tmp_path, "h100", device, Seconds({key: value}))
+    seconds.write(tmp_path, "cpu", "xeon", Seconds({key: 50.0}))
     assert seconds.load(tmp_path, "h100").of(key) == 4.0
     assert seconds.load(tmp_path, "cpu").of(key) == 50.0
     assert seconds.load(tmp_path, None).rows == {key: 50.0}
@@ -59,16 +63,17 @@ def test_the_platform_and_not_the_machine_decides(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("test_a,tiny,x,native,soon", ":3: 'soon' is not a number of seconds"),
-        ("test_a,tiny,x,native,nan", ":3: nan is not a number of seconds"),
-        ("test_a,tiny,x,native,-1", ":3: -1 is not a number of seconds"),
-        ("test_b,tiny,x,native,1", ":3: test_b tiny x native appears twice"),
-        ("test_a,tiny", ":3: expected 5 fields"),
+        ("test_a,tiny,x,native,test,soon", ":3: 'soon' is not a number of seconds"),
+        ("test_a,tiny,x,native,test,nan", ":3: 'nan' is not a number of seconds"),
+        ("test_a,tiny,x,native,test,-1", ":3: '-1' is not a number of seconds"),
+        ("test_a,tiny,x,native,run,1", ":3: unknown per 'run': known: test, seed, session"),
+        ("test_b,tiny,x,native,test,1", ":3: test_b tiny x native appears twice"),
+        ("test_a,tiny", ":3: expected 6 fields"),
     ],
 )
 def test_a_wrong_row_is_named_with_file_and_line(tmp_path: Path, line, words):
     path = tmp_path / "seconds" / "cpu" / "xeon.csv"
     path.parent.mkdir(parents=True)
-    path.write_text(f"{HEAD}test_b,tiny,x,native,1\n{line}\n")
+    path.write_text(f"{HEAD}test_b,tiny,x,native,test,1\n{line}\n")
     with pytest.raises(ValueError, match=f"^{path}{words}$"):
         seconds.load(tmp_path, "cpu")

@@ -1,0 +1,117 @@
+"""Programs of ranks with a planted fault. ``launch(..., program=...)`` starts ``rank_faults`` in place of the real one.
+
+FP8PARITY_PLANT names the fault. Each is planted on rank 1, in its second step or in what it says of itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from fp8parity.checks.protocol import Result, RunSpec
+from fp8parity.distributed import parity, sharding, train, worker
+from fp8parity.distributed.arms import ARMS
+from fp8parity.distributed.sharding import ShardedOptimizer
+from fp8parity.distributed.train import Together, alone
+from fp8parity.training import provenance
+from torch import Tensor
+
+RANK = int(os.environ.get("RANK", "0"))
+AT = 1
+"""The step of a fault."""
+
+
+def first_arm(spec: RunSpec) -> Result:
+    """The task of these programs: one arm, beside the work on one rank."""
+    return parity.compared(Together(spec, ARMS[0]).run(), alone(spec), ARMS[0].name), []
+
+
+def nothing(spec: RunSpec) -> Result:
+    return [], []
+
+
+def in_step(change: Callable[[Any], None]) -> None:
+    """Call ``change`` on rank 1 before its second step."""
+    real = Together.take
+
+    def take(self: Any, batches: Any, number: int) -> Tensor:
+        if number == AT and RANK == 1:
+            change(self)
+        return real(self, batches, number)
+
+    Together.take = take  # type: ignore[method-assign]
+
+
+def hang(_: Any) -> None:
+    time.sleep(600)
+
+
+def kill(_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave(_: Any) -> None:
+    raise ValueError("the disk of this rank is full")
+
+
+def nan_loss(together: Any) -> None:
+    real = together.model.forward
+    together.model.forward = lambda ids: real(ids) * torch.nan
+
+
+def other_packages() -> None:
+    versions = {"torch": "2.11.0"} if RANK == 1 else {"torch": "2.13.0"}
+    provenance.versions = lambda: versions  # type: ignore[assignment]
+
+
+def same_batches() -> None:
+    """All ranks take the batches of rank 0."""
+    real = train.dealt
+    train.dealt = lambda stream, rank, ranks: real(stream, 0, ranks)
+
+
+def local_norm() -> None:
+    """One norm's gradient stays that of its own rank: its part is not reduced."""
+    real = ShardedOptimizer.gather
+
+    def gather(self: Any, factor: float) -> None:
+        name = self.names.index("layers.0.attention.q_proj.weight")
+        self.params[name].grad.mul_(1 + RANK)
+        real(self, factor)
+
+    ShardedOptimizer.gather = gather  # type: ignore[method-assign]
+
+
+def summed() -> None:
+    """Gradients are added over ranks, not averaged."""
+    real = ShardedOptimizer.gather
+    ShardedOptimizer.gather = lambda self, factor: real(self, factor * 2)  # type: ignore[method-assign]
+
+
+def tables_cast() -> None:
+    """FSDP casts every input of a block to BF16, the tables of RoPE too: its default."""
+    real = sharding.MixedPrecisionPolicy
+    sharding.MixedPrecisionPolicy = lambda **given: real(**{**given, "cast_forward_inputs": True})  # type: ignore[assignment,misc]
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    "hang": lambda: in_step(hang),
+    "kill": lambda: in_step(kill),
+    "leave": lambda: in_step(leave),
+    "nan": lambda: in_step(nan_loss),
+    "packages": other_packages,
+    "same batches": same_batches,
+    "one gradient not reduced": local_norm,
+    "summed": summed,
+    "tables cast": tables_cast,
+}
+
+if __name__ == "__main__":
+    PLANTS.get(os.environ["FP8PARITY_PLANT"], lambda: None)()
+    raise SystemExit(worker.main(Path(sys.argv[1])))

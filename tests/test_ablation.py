@@ -1,0 +1,85 @@
+"""``fp8parity ablate``: which place costs the error; the shares add up; a planted fault is found at its place."""
+
+from dataclasses import replace
+
+import pytest
+from fp8parity.checks import ablation
+from fp8parity.checks.protocol import RunSpec
+from fp8parity.cli import main
+from fp8parity.numerics.spec import Operand
+from fp8parity.recipes import RECIPES
+from fp8parity.recipes.placed import Rule
+from fp8parity.records.schema import Measurement
+from fp8parity.report import ablation as report
+from sessions import cell
+
+NOISY = Operand("e5m2", scale="te-pow2")
+
+
+@pytest.fixture
+def spec(session) -> RunSpec:
+    return session.spec(cell("te-current", "emulated", "nano"))
+
+
+def shares(spec: RunSpec, kind: str) -> dict[str, float]:
+    return {m.where: m.value for m in ablation.measure(spec, kind) if m.metric == "noise share initial"}
+
+
+def test_the_shares_of_the_three_gemms_add_up(spec):
+    found = shares(spec, "gemm")
+    assert list(found) == ["fprop", "dgrad", "wgrad"]
+    assert 0.9 < sum(found.values()) < 1.1
+    assert all(0.1 < share < 0.7 for share in found.values())
+
+
+def test_a_gemm_with_fewer_bits_costs_most(spec):
+    worse = replace(spec.recipe, linear=replace(spec.recipe.linear, wgrad_x=NOISY))
+    before, after = shares(spec, "gemm"), shares(replace(spec, recipe=worse), "gemm")
+    assert max(after, key=lambda gemm: after[gemm]) == "wgrad"
+    assert after["wgrad"] > before["wgrad"] + 0.1
+
+
+def test_places_of_a_model(spec):
+    tiny = replace(spec, model=replace(spec.model, layers=3))
+    assert [a.place for a in ablation.ablated(tiny, "block")] == ["block 0", "block 1", "block 2"]
+    assert [a.place for a in ablation.ablated(tiny, "name")] == [f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")]
+    assert [a.recipe.rules[0].blocks for a in ablation.ablated(tiny, "gemm")] == [(0, 1, 2)] * 3
+
+
+def test_a_recipe_with_rules_is_refused(spec):
+    placed = replace(spec, recipe=RECIPES["te-current-ends-bf16"])
+    with pytest.raises(ValueError, match="te-current-ends-bf16 has rules of its own; ablate te-current instead"):
+        ablation.ablated(placed, "block")
+    with pytest.raises(ValueError, match="mine has rules of its own; ablate a recipe without rules instead"):
+        ablation.ablated(replace(spec, recipe=replace(spec.recipe, name="mine", rules=(Rule(blocks=(0,)),))), "block")
+
+
+def test_the_table_puts_the_largest_share_first():
+    values = [Measurement(metric="noise share initial", where=w, value=v) for w, v in (("block 0", 0.25), ("block 1", 0.75))]
+    lines = report.table("te-current", "tiny", "block", values).splitlines()
+    assert [line.split()[:2] for line in lines[2:]] == [["block", "1"], ["block", "0"]]
+    assert "+75.000%" in lines[2]
+    assert max(map(len, lines[1:])) <= 80
+
+
+def test_the_page_is_whole_and_safe():
+    values = [Measurement(metric="noise share initial", where="</script><b>", value=0.5)]
+    page = report.page("te-current", "tiny", {"block": values})
+    assert "<h1>te-current on tiny</h1>" in page
+    assert "</script><b>" not in page
+    assert "Plotly.newPlot" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("te-curent",), "unknown recipe 'te-curent': did you mean te-current"),
+        (("te-current", "--by", "blocks"), "unknown kind of place 'blocks': did you mean block"),
+        (("te-current", "--model", "tny"), "unknown model 'tny': did you mean tiny"),
+        (("te-current", "--plot", "x.pdf"), "--plot x.pdf: the plot is a page; name a .html file"),
+    ],
+)
+def test_wrong_arguments(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["ablate", *arguments]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""The model of communication: bytes of FSDP2 by hand, a link from times, and ranges that hold what was measured."""
+
+from __future__ import annotations
+
+import pytest
+from fp8parity.prediction import weak_scaling
+from fp8parity.prediction.communication import Link, Range, link, step, traffic
+from fp8parity.records.schema import Measurement, Measurements
+from sessions import cell
+
+NVLINK = Link(seconds_per_byte=1 / 300e9, seconds_per_turn=5e-6)
+MICRO = {"blocks": 2, "block": 49_280, "rest": 32_832}
+"""Parameters of micro: 49,152 in the linears of a block, and 128 in its norms."""
+
+
+def test_the_bytes_are_those_that_two_gloo_ranks_sent():
+    """Measured with the flight recorder (pytest suites/distributed -k sharded): 459,904 bytes gathered in BF16, 525,568 reduced."""
+    plain = traffic(**MICRO, converted=49_152 / 49_280, weight=2)
+    assert (plain.gathered, plain.reduced, plain.calls) == (459_904, 525_568, 8)
+    half = traffic(**MICRO, converted=49_152 / 49_280, weight=1)
+    assert half.gathered == pytest.approx(263_296)
+
+
+def test_a_link_is_found_from_its_own_times():
+    times = [(size, 0.5 * size / 300e9 + 5e-6) for size in (2**20, 2**23, 2**26, 2**28)]
+    found = link(times, ranks=2)
+    assert found.bandwidth == pytest.approx(300e9, rel=1e-6)
+    assert found.seconds_per_turn == pytest.approx(5e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize(("times", "ranks"), [([], 2), ([(1.0, 1.0)], 2), ([(1.0, 1.0), (2.0, 2.0)], 1)])
+def test_a_link_needs_times_of_two_sizes_on_two_ranks(times, ranks):
+    with pytest.raises(ValueError, match="times of at least two sizes on at least two ranks"):
+        link(times, ranks)
+
+
+def test_one_rank_sends_nothing_and_more_ranks_send_more():
+    sent = traffic(24, 46e6, 1.0, 1e6, weight=2)
+    assert step(0.4, sent, {"host": NVLINK}, 1) == Range(0.4, 0.4)
+    highs = [step(0.4, sent, {"host": NVLINK}, n).high for n in (2, 8, 256)]
+    assert highs == sorted(highs) and highs[0] > 0.4
+
+
+def test_by_hand_on_two_ranks():
+    sent = traffic(1, 1e9, 1.0, 0, weight=1, gradient=4)
+    spent = 0.5 * (2e9 + 4e9) / 300e9 + sent.calls * 5e-6
+    found = step(0.1, sent, {"host": NVLINK}, 2)
+    assert found.low == 0.1 and found.high == pytest.approx(0.1 + spent)
+    assert step(0.001, sent, {"host": NVLINK}, 2).low == pytest.approx(spent)  # the link decides
+
+
+def test_a_range_covers_all_links():
+    sent = traffic(24, 46e6, 1.0, 1e6, weight=2)
+    network = Link(1 / 40e9, 20e-6)
+    both = step(0.01, sent, {"host": NVLINK, "network": network}, 256)
+    assert both.low == step(0.01, sent, {"host": NVLINK}, 256).low
+    assert both.high == step(0.01, sent, {"network": network}, 256).high
+
+
+def test_a_range_is_two_sided():
+    found = Range(0.4, 0.5)
+    assert [found.holds(t) for t in (0.39, 0.4, 0.5, 0.51)] == [False, True, True, False]
+    assert found.holds(0.39, slack=0.03) and not found.holds(0.38, slack=0.03)
+
+
+@pytest.fixture
+def timed(trajectory):
+    def made(ranks: int, bf16: float, recipe: float) -> Measurements:
+        of = cell("ao-tensorwise", "native", "1b").model_copy(update={"ranks": ranks})
+        values = [
+            Measurement(metric=weak_scaling.RATE, where=f"{side} pair {i}", value=rate * (1 + 0.01 * (i - 1)))
+            for side, rate in (("bf16", bf16), ("recipe", recipe))
+            for i in range(3)
+        ]
+        values.append(Measurement(metric="memory to bf16", where="a rank", value=0.97))
+        values += [Measurement(metric="seconds of all-gather", where=f"{n} bytes", value=n / 600e9 + 5e-6) for n in (2**20, 2**26)]
+        return Measurements(cell=of, check=weak_scaling.CHECK, values=values, provenance=trajectory().provenance, session="s")
+
+    return made
+
+
+def test_each_percentage_has_one_definition(timed):
+    """SageMaker's 1B row of 32 nodes: 33,500 -> 38,000 tokens/s/GPU, against 40,200 -> 40,800 on one."""
+    [found] = weak_scaling.rows([timed(8, 33_500, 38_000), timed(1, 40_200, 40_800)]).values()
+    assert [r.ranks for r in found] == [1, 8]
+    assert found[1].faster == pytest.approx(0.1343, abs=1e-4)
+    assert found[1].decrease == pytest.approx((0.1667, 0.0686), abs=1e-4)
+    assert weak_scaling.loss_higher(6.264, 6.112) == pytest.approx(0.0249, abs=1e-4)
+
+
+def test_the_table_shows_what_is_there(timed):
+    [found] = weak_scaling.rows([timed(2, 100.0, 120.0)]).values()
+    assert weak_scaling.table(found)[1] == ["2", "100", "120", "+20.0%", "-", "-", "0.97x"]
+    assert weak_scaling.measured_link(timed(2, 1, 1)).bandwidth == pytest.approx(300e9, rel=1e-3)

@@ -1,0 +1,101 @@
+"""How long a selection takes and how much memory it needs: recorded seconds count, other cells are scaled by their operations."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from fp8parity.gate.machine import size_of
+from fp8parity.planning.estimate import Costs, Part, Planned, Size, duration, estimate
+from fp8parity.records.cell import Cell
+from fp8parity.workload.presets import presets
+from sessions import cell
+
+SMALL, LARGE = Size(1e9, 2**30), Size(4e9, 6 * 2**30)
+CONTROL = cell("bf16", "native", "mini")
+TE, AO = cell("te-current", model="mini"), cell("ao-rowwise", model="mini")
+
+
+def costs(known: dict[Cell, float] | None = None, rate: float | None = None, checks: dict[str, float] | None = None) -> Costs:
+    return Costs({"mini": SMALL, "small": LARGE}, known or {}, lambda test, _: (checks or {}).get(test), rate)
+
+
+def planned(of: Cell, runs: int = 2, test: str = "test_loss_parity", skipped: bool = False) -> Planned:
+    return Planned(name=f"{test}[{of.id}]", test=test, cell=of, runs=runs, skipped=skipped)
+
+
+def test_recorded_seconds_count_and_the_control_is_trained_once():
+    found = estimate([planned(TE), planned(AO), planned(CONTROL)], costs({CONTROL: 10.0, TE: 30.0, AO: 50.0}), 1)
+    assert found.seconds == {planned(CONTROL).name: 20.0, planned(TE).name: 60.0, planned(AO).name: 100.0}
+    assert found.total == 180.0
+    assert found.longest == (AO, 50.0)
+    assert found.unknown == 0
+    alone = estimate([planned(TE), planned(AO)], costs({CONTROL: 10.0, TE: 30.0, AO: 50.0}), 1)
+    assert alone.total == 180.0
+
+
+def test_workers_share_the_work_but_no_test_is_split():
+    tests, known = [planned(TE), planned(AO), planned(CONTROL)], costs({CONTROL: 10.0, TE: 30.0, AO: 50.0})
+    assert estimate(tests, known, 2).total == 100.0
+    assert estimate(tests, known, 8).total == 100.0
+    assert estimate(tests, known, 8).workers == 3
+
+
+def test_an_unknown_size_is_scaled_from_a_known_one_by_its_operations():
+    found = costs({CONTROL: 10.0, TE: 30.0})
+    assert found.run(cell("te-current", model="small")) == 120.0
+    assert found.run(cell("bf16", "native", "small")) == 40.0
+    assert found.run(cell("te-block", model="mini")) == 30.0
+    assert found.run(cell("te-block", model="unknown")) is None
+
+
+def test_without_any_record_the_speed_of_the_device_counts():
+    found = costs(rate=1e8)
+    assert found.run(CONTROL) == 10.0
+    assert found.run(cell("te-current", "native", "mini")) == 10.0
+    assert found.run(TE) == 30.0
+    assert costs().run(TE) is None
+
+
+def test_what_is_not_known_is_said():
+    found = estimate([planned(CONTROL), planned(TE, 0, "test_gradients"), planned(AO, skipped=True)], costs({CONTROL: 10.0}), 1)
+    assert (found.unknown, found.total) == (1, 20.0)
+    assert found.text == "2 tests to run, about 20 s (bf16-mini-native: 10 s a run), and 1 of unknown length"
+    nothing = estimate([planned(TE)], costs(), 4)
+    assert nothing.text == "1 test to run; how long it takes here is not known"
+    large = estimate([planned(cell("bf16", "native", "small"), 3)], costs(rate=1e5), 2)
+    assert large.text == "1 test to run, about 33.3 hours (bf16-small-native: 11.1 hours a run), 6 GiB of memory for the largest model"
+
+
+def test_the_rest_follows_what_finished_tests_and_first_steps_say():
+    found = estimate([planned(CONTROL), planned(TE), planned(AO)], known := costs({CONTROL: 10.0, TE: 30.0, AO: 50.0}), 1)
+    names = list(found.seconds)
+    assert found.left(known, {}, []) == 180.0
+    assert found.left(known, {names[0]: 40.0}, []) == 320.0
+    assert found.left(known, {}, [Part(names[1], TE, 15.0, 20.0)]) == pytest.approx((10 + 50) + (30 - 20))
+    assert found.left(known, {}, [Part(names[1], TE, None, 20.0)]) == pytest.approx(160.0)
+    assert found.left(known, dict.fromkeys(names, 1.0), []) is None
+    assert found.left(known, {}, [Part(names[1], TE, None, 9e9)]) == 120.0
+
+
+def test_tests_of_unknown_length_take_as_long_as_those_that_are_done():
+    tests = [planned(TE, 0, f"test_{i}") for i in range(4)]
+    found = estimate(tests, costs(), 2)
+    assert found.left(costs(), {}, []) is None
+    assert found.left(costs(), {tests[0].name: 6.0, tests[1].name: 10.0}, []) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5300, "88 min"), (5400, "1.5 hours"), (4e5, "111.1 hours")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_sizes_are_those_of_the_models():
+    """Peak memory of BF16 in golden/records/h200.zip: 52.3, 25.7 and 10.9 GiB."""
+    found = {name: size_of(presets()[name]) for name in ("1b", "base", "small")}
+    assert {name: size.memory / 2**30 for name, size in found.items()} == pytest.approx({"1b": 52.3, "base": 25.7, "small": 10.9}, rel=0.05)
+    big = presets()["1b"]
+    assert found["1b"].operations == 6 * big.model.parameters * 60 * 64 * 256
+    assert size_of(dataclasses.replace(big, schedule=dataclasses.replace(big.schedule, steps=120))).operations == 2 * found["1b"].operations

@@ -1,0 +1,164 @@
+"""Verdicts on timed GEMMs: beside their golden on both sides, and on a GPU that was disturbed."""
+
+from __future__ import annotations
+
+import gemm_records
+import pytest
+from faults import gemm_times
+from faults.fault import Bench
+from fp8parity.judging import gemm_goldens, gemms, policy
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.gemm_sums import cached_total, row, sums, total
+from fp8parity.judging.goldens import Goldens
+from fp8parity.records.gemms import GemmMode
+from gemm_records import GPU, ROW, changed, made, watched
+from sessions import DAY, GOLDEN
+
+LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
+
+
+@pytest.mark.parametrize("fault", gemm_times.FAULTS, ids=lambda f: f.name)
+def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, trajectory):
+    (finding,) = fault.seen
+    seen = finding.look(fault.plant, Bench(session, monkeypatch, tmp_path, trajectory))
+    assert finding.misses(seen) == [], seen.text
+
+
+def judged(record, golden=None):
+    return gemms.judge(record, golden or gemm_goldens.updated(None, [made()]), ROW)
+
+
+@pytest.mark.parametrize(
+    ("record", "status", "words"),
+    [
+        (made(), "pass", "inside"),
+        (made(kernel=1.9 * 1.04, training=1.6 * 0.97), "pass", "inside"),
+        (made(training=1.6 * 1.08), "improved", "the training sum is faster than the golden by more than its band"),
+        (made(training=1.6 * 1.3), "fail", "such a gain is a fault"),
+        (made(watch=None), "inconclusive", "was not watched"),
+        (made(watch=watched(busy_before=40)), "inconclusive", "40% busy before"),
+        (made(watch=watched(busy_after=40)), "inconclusive", "40% busy after"),
+        (made(watch=watched(throttled=["hardware thermal"])), "inconclusive", "throttled: hardware thermal"),
+        (made(watch=watched(power_capped=0.9)), "inconclusive", "at its power limit in 90% of the samples, and in 0% of the golden's"),
+        (made(watch=watched(power_capped=0.2)), "pass", "inside"),
+        (made(sequence=1024), "stale", "the golden is of 31 x 512 tokens, the record of 31 x 1024 tokens"),
+        (changed(made(), "up fprop kernel", n=8192), "stale", "up fprop kernel is 15872x4096x8192, and 15872x4096x16384 in the golden"),
+    ],
+)
+def test_a_record_beside_its_golden(record, status, words):
+    found = judged(record)
+    assert (found.status, words in found.headline) == (status, True), found.message()
+
+
+def test_bf16_that_moved_is_no_fault_of_the_recipe():
+    slow = made()
+    gemms_ = [g.model_copy(update={k: [s * 1.2 for s in getattr(g, k)] for k in ("bf16_seconds", "recipe_seconds")}) for g in slow.gemms]
+    found = judged(slow.model_copy(update={"gemms": gemms_}))
+    assert found.status == "drift"
+    assert found.headline.startswith("BF16 itself moved: -16.7%, from 640 to 533 TFLOP/s")
+
+
+def test_a_golden_that_was_capped_expects_a_cap():
+    golden = gemm_goldens.updated(None, [made(watch=watched(power_capped=1.0))])
+    assert judged(made(watch=watched(power_capped=0.9)), golden).status == "pass"
+
+
+def test_without_a_golden_faults_of_every_machine_are_still_found():
+    silent = changed(made(), "down dgrad kernel", kernels=["nvjet_sm90_tst"])
+    assert gemms.judge(made(), None, ROW).status == "no-golden"
+    assert gemms.judge(silent, None, ROW).status == "fail"
+
+
+def test_a_recipe_may_leave_a_gemm_in_bf16():
+    """Row scaling with wgrad in high precision."""
+    plain = {"formats": ("bf16", "bf16"), "kernels": ["nvjet_sm90_tst"], "error": 0.0017}
+    record = changed(changed(made(), "up wgrad kernel", **plain), "up wgrad training", **plain)
+    assert gemms.judge(record, None, ROW).status == "no-golden"
+
+
+def test_sums_add_what_a_layer_has():
+    record = made("llama3-8b")
+    kernel = total(record, GemmMode.KERNEL)
+    layer = [g for g in record.gemms if g.part == "layer" and g.mode == GemmMode.KERNEL]
+    assert kernel.bf16_milliseconds == pytest.approx(sum(g.bf16_seconds[0] * g.count for g in layer) * 1e3)
+    assert kernel.ratio == pytest.approx(1.9)
+    assert (kernel.low, kernel.high) == pytest.approx((1.9, 1.9), rel=0.004)
+    assert [(s.mode, s.gemm) for s in sums(record)][:5] == [
+        ("kernel", "all"), ("kernel", "fprop"), ("kernel", "dgrad"), ("kernel", "wgrad"), ("training", "all")
+    ]  # fmt: skip
+
+
+def test_cached_weights_save_their_casts():
+    record = made()
+    training, cached = total(record, GemmMode.TRAINING), cached_total(record)
+    saved = (training.milliseconds or 0) - (cached.milliseconds or 0)
+    assert saved == pytest.approx(4 * 0.1, rel=1e-3)  # four weights, 0.1 ms each
+    assert cached.ratio == pytest.approx(1.6 * (training.milliseconds or 0) / (cached.milliseconds or 1), rel=1e-3)
+
+
+def test_a_sum_with_a_lost_gemm_is_none():
+    for record in (changed(made(), "qkv fprop kernel", **LOST), made(gemms=made().gemms[2:])):
+        found = total(record, GemmMode.KERNEL)
+        assert found.ratio is None
+        assert found.failed.startswith("qkv fprop")
+    assert total(changed(made(), "qkv fprop kernel", **LOST), GemmMode.TRAINING).ratio == pytest.approx(1.6)
+
+
+def test_a_row_has_rates_and_shares_of_the_measured_peak():
+    g = made().gemms[0]
+    found = row(g, gemm_records.PEAK)
+    assert found.bf16_share_of_peak == pytest.approx(0.8)
+    assert found.bf16_tflops == pytest.approx(640)
+    assert found.share_of_peak == pytest.approx(0.8 * 1.9)
+
+
+def test_goldens_come_back_and_sessions_join(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    gemm_goldens.store(tmp_path, made(), ROW)
+    lines = gemm_goldens.store(tmp_path, made(training=1.6 * 1.02, session="two"), ROW)
+    ((key, golden),) = gemm_goldens.load(tmp_path).items()
+    assert key == (GPU, "codonfm-5b")
+    entry = golden.cells["te-current native"]
+    assert entry.sums["training"][0] == pytest.approx(1.6 * 1.02**0.5, rel=1e-3)
+    assert entry.sessions == ["s", "two"]
+    assert "of 2 sessions" in lines[0]
+    again = gemm_goldens.store(tmp_path, made(), ROW)  # the same session counts once, and replaces what is stored
+    assert gemm_goldens.load(tmp_path)[key].cells["te-current native"].sessions == ["s"], again
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tool": "te-benchmark"}, "imitates another tool"),
+        ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden"),
+        ({"watch": watched(busy_before=30)}, "30% busy"),
+        ({"gemms": changed(made(), "o fprop kernel", **LOST).gemms}, "o fprop kernel failed"),
+    ],
+)
+def test_what_may_not_become_a_golden(tmp_path, monkeypatch, changes, words):
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(ValueError, match=f"golden of the GEMMs of te-current-codonfm-5b-native refused: .*{words}"):
+        gemm_goldens.store(tmp_path, made(**changes), ROW)
+    assert not (tmp_path / "throughput").exists()
+
+
+def test_a_damaged_golden_is_named(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    gemm_goldens.store(tmp_path, made(), ROW)
+    path = gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b")
+    path.write_text(path.read_text().replace('"e5m2"', '"e4m3"', 1))
+    with pytest.raises(ValueError, match=r"codonfm-5b.json: its checksum does not match"):
+        gemm_goldens.load(tmp_path)
+
+
+def test_evaluate_judges_gemms_with_the_policy_of_this_project():
+    rules = policy.load(GOLDEN, DAY)
+    stored = Goldens(gemms={(GPU, "codonfm-5b"): gemm_goldens.updated(None, [made()])})
+    (found,) = evaluate([made(), made(tool="te-benchmark")], stored, rules)
+    assert [(v.check, v.status) for v in found.verdicts] == [("GEMM throughput", "pass")]
+
+
+def test_a_changed_golden_is_told():
+    old, new = gemm_goldens.updated(None, [made()]), gemm_goldens.updated(None, [made(training=1.5)])
+    assert gemm_goldens.changes(old, old) == []
+    assert "GEMMs of codonfm-5b, te-current native: kernel 1.900x, training 1.500x of 1 sessions" in gemm_goldens.changes(old, new)[0]

@@ -1,0 +1,132 @@
+"""``fp8parity plan``: the cost of a gate from recorded seconds, held to what sessions took."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fp8parity.cli import main
+from fp8parity.planning import cost, seconds
+from fp8parity.planning.balance import Work
+from fp8parity.planning.seconds import Key, Seconds
+from fp8parity.records import manifest
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.manifest import Manifest, Selected
+from fp8parity.records.schema import Measurements
+from fp8parity.records.storage import name_of, write_json
+
+CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
+MODES, RUN, BF16 = (Key(test, "nano", r, e) for test, r, e in (
+    ("test_modes", "te-current", "emulated"), ("test_loss_parity", "te-current", "emulated"), ("test_loss_parity", "bf16", "native"),
+))  # fmt: skip
+POLICY = '[[loss]]\nmargin = 0.005\nseeds = [3, 5]\nwhy = "a made-up row"\n'
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    folder = tmp_path / "golden"
+    folder.mkdir()
+    (folder / "policy.toml").write_text(POLICY)
+    return folder
+
+
+@pytest.fixture
+def records(trajectory, tmp_path: Path) -> Path:
+    """What a session of 100 s on a CPU left, with one worker: three seeds of 10 s (BF16: 5 s), and a check of 20 s."""
+    folder = tmp_path / "set"
+    runs = [trajectory(r, s).model_copy(update={"seconds": t}) for r, t in (("bf16", 5.0), ("te-current", 10.0)) for s in range(3)]
+    where = runs[0].provenance
+    check = Measurements(cell=CELL, check="modes", values=[], seconds=20.0, provenance=where, session="s")
+    own = [name_of(r) for r in runs[3:]]
+    tests = [
+        Selected(cell=CELL.id, test="test_loss_parity", outcome="passed", records=[*own, *(name_of(r) for r in runs[:3])], seconds=47.0),
+        Selected(cell=CELL.control.id, test="test_loss_parity", outcome="passed", records=[name_of(r) for r in runs[:3]], seconds=0.1),
+        Selected(cell=CELL.id, test="test_modes", outcome="failed", records=[name_of(check)], seconds=33.0),
+        Selected(cell=CELL.id, test="test_codes", outcome="skipped"),
+    ]
+    for record in (*runs, check):
+        write_json(folder / name_of(record), record)
+    made = Manifest(session="s", options=[], started="a", ended="b", status="ok", provenance=where, seconds=100.0, selected=tests)
+    manifest.write(folder, made)
+    return folder
+
+
+def test_the_seconds_of_a_session_are_those_of_its_records_without_waiting(records, golden, capsys):
+    assert main(["plan", str(records), "--write", "--golden-dir", str(golden)]) == 0
+    found = seconds.load(golden, "cpu")
+    assert found.rows == {MODES: 20.0, RUN: 10.0, BF16: 5.0}
+    assert found.seeds == {"test_loss_parity"}
+    assert found.session == 100 - (20 + 3 * 10 + 3 * 5)
+    assert "cpu has no recorded seconds" in capsys.readouterr().out
+
+
+def test_the_same_session_is_planned_exactly_and_a_slower_one_is_told(records, golden, capsys):
+    main(["plan", str(records), "--write", "--golden-dir", str(golden)])
+    capsys.readouterr()
+    assert main(["plan", str(records), "--golden-dir", str(golden)]) == 0
+    assert "3 tests, 1 workers: planned 100 s, took 100 s (+0%)" in capsys.readouterr().out
+    [made] = manifest.load([records])
+    manifest.write(records, made.model_copy(update={"seconds": 125.0}))
+    assert main(["plan", str(records), "--golden-dir", str(golden)]) == 0
+    assert "planned 100 s, took 125 s (-20%)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "total", "hours", "shares"),
+    [
+        ((), 100, 0.03, ["3 tests, 65 s one after the other, takes 100 s"]),
+        (("--workers", "2"), 70, 0.02, ["3 tests, 65 s one after the other, takes 70 s"]),
+        (("--seeds", "5"), 130, 0.04, ["takes 130 s"]),
+        (("--versions", "2", "--gpus", "2"), 200, 0.11, ["takes 100 s"]),
+        (("--shards", "2"), 80, 0.04, ["2 tests, 45 s one after the other, takes 80 s", "1 tests, 20 s one after the other, takes 55 s"]),
+        (("--test", "test_modes"), 55, 0.02, ["1 tests, 20 s one after the other, takes 55 s"]),
+        (("--recipe", "bf16"), 50, 0.01, ["1 tests, 15 s one after the other, takes 50 s"]),
+    ],
+)
+def test_a_plan_says_what_each_machine_takes(records, golden, capsys, options, total, hours, shares):
+    main(["plan", str(records), "--write", "--golden-dir", str(golden)])
+    capsys.readouterr()
+    workers = () if "--workers" in options else ("--workers", "1")
+    assert main(["plan", "--platform", "cpu", "--golden-dir", str(golden), *workers, *options]) == 0
+    out = capsys.readouterr().out
+    assert all(words in out for words in shares)
+    assert len(re.findall("shard", out)) == len(shares)
+    assert out.splitlines()[-1].startswith(f"{total} s for ")
+    assert out.splitlines()[-1].endswith(f", {hours:.2f} GPU hours")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ("--platform", "b200"),
+            "holds no seconds of such tests on b200 (platforms: none); run them once, then: fp8parity plan SET --write",
+        ),
+        (("--write",), "--write needs the record sets of sessions"),
+        (("--shards", "0"), "--shards 0: at least 1 is needed"),
+        (("--seeds", "0"), "--seeds 0: at least 1 is needed"),
+    ],
+)
+def test_a_plan_that_cannot_be_made_is_refused(golden, capsys, options, words):
+    assert main(["plan", "--golden-dir", str(golden), *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_set_without_times_is_refused(records, golden, capsys):
+    [made] = manifest.load([records])
+    manifest.write(records, made.model_copy(update={"seconds": None}))
+    assert main(["plan", str(records), "--golden-dir", str(golden)]) == 2
+    assert f"{records}: the manifest of session s has no times; it is of an older version" in capsys.readouterr().err
+    (records / made.name).unlink()
+    assert main(["plan", str(records), "--golden-dir", str(golden)]) == 2
+    assert f"{records}: this set has no manifest" in capsys.readouterr().err
+
+
+def test_a_control_is_trained_once_on_each_machine():
+    table = Seconds({RUN: 10.0, BF16: 5.0})
+    works = [cost.work(f"test{n}", RUN, 2, table) for n in range(4)]
+    assert works[0] == Work("test0", 20.0, "nano bf16", 10.0)
+    assert cost.makespan(works, 1) == 90.0
+    assert [(s.tests, s.work) for s in cost.shares(works, 2, 1, 3.0)] == [(2, 50.0), (2, 50.0)]
+    assert [s.takes for s in cost.shares(works, 2, 1, 3.0)] == [53.0, 53.0]

@@ -1,0 +1,77 @@
+"""A rank that dies, hangs, fails, or has other packages: one sentence that names it, in time, and nothing is left running."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+from fp8parity.checks.protocol import Result
+from fp8parity.distributed import launch, report
+from fp8parity.distributed.report import RankReport
+from sessions import cell
+
+pytestmark = pytest.mark.slow
+
+TASK = "rank_faults:first_arm"
+
+
+@pytest.fixture
+def spec(session):
+    return session.spec(cell("bf16", "native", "micro").model_copy(update={"ranks": 2}))
+
+
+@pytest.fixture
+def planted(spec, monkeypatch):
+    """Runs a task on two ranks with a fault, and returns its numbers. Programs of tests are found in their folder."""
+
+    def run(fault: str, task: str = TASK, **terms: float) -> Result:
+        monkeypatch.setenv("FP8PARITY_PLANT", fault)
+        monkeypatch.syspath_prepend(str(Path(__file__).parent))
+        return launch.launch(task, spec, program="rank_faults", **{"limit": 200, "patience": 20, **terms})
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("kill", r"^2 ranks: rank 1 was killed by SIGKILL; rank 0 lost it in collective \d+ \(gloo:"),
+        ("leave", "^2 ranks: rank 1 failed: ValueError: the disk of this rank is full"),
+        ("nan", r"the loss of step 1 is not finite on rank 1 \(nan\)"),
+        ("packages", "^2 ranks: rank 0, 1 failed: ValueError: the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0"),
+    ],
+)
+def test_one_sentence_names_the_rank(planted, fault, words):
+    with pytest.raises(ValueError, match=words) as error:
+        planted(fault)
+    assert "\n" not in str(error.value)
+
+
+def test_a_hung_collective_is_named_with_the_rank_that_never_came(planted, monkeypatch):
+    kept: list[list[RankReport]] = []
+    real = report.sentence
+
+    def keep(reports: list[RankReport], ranks: int, output: str) -> str:
+        kept.append(reports)
+        return real(reports, ranks, output)
+
+    monkeypatch.setattr(report, "sentence", keep)
+    before = time.monotonic()
+    words = r"rank 0 hangs in collective \d+ \(gloo:all_gather of \d+ BFloat16\): rank 1 never came to it and stands in hang \(rank_faults"
+    with pytest.raises(ValueError, match=words):
+        planted("hang", patience=8)
+    assert time.monotonic() - before < 150
+    [reports] = kept
+    assert not any(os.path.exists(f"/proc/{r.pid}") for r in reports)
+
+
+def test_ranks_that_do_not_end_in_time_are_stopped(planted):
+    with pytest.raises(ValueError, match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py"):
+        planted("hang", limit=25, patience=100)
+
+
+def test_a_run_that_measured_nothing_is_no_result(planted):
+    with pytest.raises(ValueError, match="2 ranks ended without an error and measured nothing"):
+        planted("nothing", task="rank_faults:nothing")

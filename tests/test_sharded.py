@@ -1,0 +1,73 @@
+"""A sharded run beside the same work on one rank: sound ones pass their rules, planted faults of the sharding are red."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fp8parity import checks
+from fp8parity.distributed import launch
+from fp8parity.records.schema import Measurements
+from sessions import cell, verdict
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def judged(session, trajectory, monkeypatch):
+    """The verdict on one arm of BF16 on two ranks, with a planted fault ("" for none)."""
+    of = cell("bf16", "native", "micro").model_copy(update={"ranks": 2})
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+    def run(fault: str):
+        monkeypatch.setenv("FP8PARITY_PLANT", fault)
+        values, _ = launch.launch("rank_faults:first_arm", session.spec(of), program="rank_faults")
+        return verdict(Measurements(cell=of, check="sharded", values=values, provenance=trajectory().provenance, session="s"))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("fault", "metrics"),
+    [
+        ("same batches", {"first loss gap", "first gradient norm", "tail gap"}),
+        ("one gradient not reduced", {"highest first gradient"}),
+        ("summed", {"first gradient norm", "lowest first gradient", "highest first gradient"}),
+        ("tables cast", {"first loss gap", "highest first gradient"}),
+    ],
+)
+def test_a_fault_of_the_sharding_is_red(judged, fault, metrics):
+    found = judged(fault)
+    assert found.status == "fail"
+    assert metrics <= {f.metric for f in found.detail.failing}
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "ao-tensorwise"])
+def test_sound_cells_pass(session, recipe):
+    of = cell(recipe, "native" if recipe == "bf16" else "emulated", "micro").model_copy(update={"ranks": 2})
+    for check in ("sharded", "sharded checkpoint"):
+        assert session.numerics(check, of).status == "pass", check
+
+
+def test_three_ranks_share_unevenly(session):
+    of = cell("bf16", "native", "micro").model_copy(update={"ranks": 3})
+    assert session.numerics("uneven shards", of).status == "pass"
+
+
+@pytest.mark.parametrize(("recipe", "execution"), [("bf16", "native"), ("ao-tensorwise", "emulated")])
+def test_split_linears(session, recipe, execution):
+    assert session.numerics("tensor parallel", cell(recipe, execution).model_copy(update={"ranks": 2})).status == "pass"
+
+
+def test_what_cannot_run_here_says_why(session):
+    def why(check: str, recipe: str, execution: str, ranks: int) -> str | None:
+        return session.skip_reason(check, cell(recipe, execution, "micro").model_copy(update={"ranks": ranks}))
+
+    assert why("sharded", "bf16", "native", 4) == "4 ranks need 4 GPUs; a CPU runs at most 3"
+    assert why("sharded", "bf16", "native", 2) is None
+    assert why("tensor parallel", "ao-rowwise", "emulated", 2) == (
+        "has no tensor-parallel linear that this check knows: torchao's take tensorwise scales"
+    )
+    assert why("amax groups", "ao-tensorwise", "emulated", 2) == "reduces no amaxes of delayed scaling over ranks"
+    assert why("weak scaling", "ao-tensorwise", "emulated", 2) == "CPU time is never gated"
+    assert "sharded" in checks.CHECKS

@@ -1,0 +1,154 @@
+"""The door to TE's single GEMMs on a stand-in for the package: which operands, layouts, accumulation and casts it asks for."""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+import torch
+from fp8parity import recipes
+from fp8parity.numerics.formats import FORMATS
+from fp8parity.numerics.operands import FAMILIES, draw
+from fp8parity.numerics.scaling import delayed_scale
+from fp8parity.recipes import adapters
+from fp8parity.recipes.adapter import GemmTerms
+
+
+class DType(enum.IntEnum):
+    kFloat8E4M3 = 7
+    kFloat8E5M2 = 8
+
+
+class Quantised:
+    """A tensor as TE's storages are: no torch.Tensor, without a ``dtype``."""
+
+    def __init__(self, tensor: torch.Tensor, dtype: DType, usage: tuple[bool, bool]) -> None:
+        self.tensor, self._fp8_dtype, self.usage = tensor, dtype, usage
+
+
+class Quantiser:
+    def __init__(self, dtype: DType) -> None:
+        self.dtype, self.internal, self.usage, self.made = dtype, False, (False, False), 0
+        self.scale = torch.ones(())
+
+    def set_usage(self, *, rowwise: bool, columnwise: bool) -> None:
+        self.usage = (rowwise, columnwise)
+
+    def __call__(self, tensor: torch.Tensor) -> Quantised:
+        assert self.internal
+        self.made += 1
+        return Quantised(tensor, self.dtype, self.usage)
+
+
+class RecipeState:
+    @staticmethod
+    def create(made: object, *, mode: str, num_quantizers: int) -> SimpleNamespace:
+        dtype = DType.kFloat8E4M3 if mode == "forward" else DType.kFloat8E5M2
+        return SimpleNamespace(make_quantizers=lambda: [Quantiser(dtype) for _ in range(num_quantizers)])
+
+
+CALLS: list[dict[str, object]] = []
+
+
+def general_gemm(
+    A: Quantised, B: Quantised, out_dtype=None, layout="TN", out=None, accumulate=False, grad=False, use_split_accumulator=False
+):
+    """TE's: column-major A and B, so the result is op(B) op(A) for row-major tensors."""
+    assert A.usage[0 if layout[0] == "T" else 1]
+    assert B.usage[1 if layout[1] == "T" else 0]
+    CALLS.append({"layout": layout, "split": use_split_accumulator, "accumulate": accumulate, "grad": grad})
+    a, b = A.tensor.float(), B.tensor.float()
+    product = (b.T if layout[1] == "T" else b) @ (a.T if layout[0] == "T" else a)
+    if out is None:
+        return (product.to(out_dtype), None)
+    return (out.add_(product) if accumulate else out.copy_(product), None)
+
+
+@pytest.fixture
+def te_gemms(monkeypatch):
+    name = "transformer_engine"
+    parts: dict[str, dict[str, object]] = {
+        name: {}, f"{name}.pytorch": {}, f"{name}.pytorch.module": {},
+        f"{name}.pytorch.cpp_extensions": {"general_gemm": general_gemm},
+        f"{name}.pytorch.module.base": {"_2X_ACC_FPROP": False, "_2X_ACC_DGRAD": True, "_2X_ACC_WGRAD": True},
+        f"{name}.pytorch.quantization": {"RecipeState": RecipeState},
+    }  # fmt: skip
+    for path, content in parts.items():
+        module = ModuleType(path)
+        module.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, path, module)
+    sys.modules[f"{name}.pytorch.module"].base = sys.modules[f"{name}.pytorch.module.base"]  # type: ignore[attr-defined]
+    scale = SimpleNamespace(scale_of=lambda amax, op: delayed_scale(amax, torch.ones_like(amax), FORMATS[op.format]))
+    monkeypatch.setitem(sys.modules, "fp8parity.recipes.adapters.te", scale)
+    path = "fp8parity.recipes.adapters.te_gemms"
+    monkeypatch.delitem(sys.modules, path, raising=False)
+    CALLS.clear()
+    yield importlib.import_module(path)
+    sys.modules.pop(path, None)
+    if hasattr(adapters, "te_gemms"):
+        delattr(adapters, "te_gemms")
+
+
+def door(te_gemms, recipe="te-current", made=None, **terms):
+    operands = draw(FAMILIES[0])
+    found = te_gemms.TEGemms(recipes.get(recipe), made or SimpleNamespace(), operands, GemmTerms(**terms))
+    for cast in found.casts:
+        found.cast(cast)
+    return found, operands.product()
+
+
+def test_the_three_products_have_their_layouts_and_accumulation(te_gemms):
+    made, wanted = door(te_gemms)
+    for product, exact in wanted.items():
+        assert float((made.gemm(product).double() - exact).norm() / exact.norm()) < 0.003
+    assert [(c["layout"], c["split"], c["grad"]) for c in CALLS] == [("TN", False, False), ("NN", True, True), ("NT", True, True)]
+    assert [made.formats(p) for p in wanted] == [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e5m2", "e4m3")]
+
+
+def test_the_recipe_sets_the_accumulation(te_gemms):
+    split = {f"fp8_gemm_{p}": SimpleNamespace(use_split_accumulator=p != "dgrad") for p in ("fprop", "dgrad", "wgrad")}
+    made, wanted = door(te_gemms, made=SimpleNamespace(**split))
+    assert [made.split(p) for p in wanted] == [True, False, True]
+    assert [door(te_gemms, made=SimpleNamespace(**split), published=True)[0].split(p) for p in wanted] == [False] * 3
+
+
+def test_a_step_quantises_six_directions_and_keeps_what_a_captured_gemm_reads(te_gemms):
+    made, wanted = door(te_gemms)
+    before = dict(made.quantised)
+    for product in wanted:
+        made.step(product)
+    assert {n: q.made - 1 for n, q in made.quantisers.items()} == {"x": 1, "w": 1, "dy": 1}
+    assert sum(c.directions for c in made.casts) == 6
+    assert made.quantised == before
+
+
+def test_the_published_tool_quantises_the_weight_one_way(te_gemms):
+    made, _ = door(te_gemms, published=True)
+    assert [(c.operand, c.directions) for c in made.casts] == [("x", 2), ("w", 1), ("dy", 2)]
+    assert made.quantisers["w"].usage == (True, False)
+
+
+def test_wgrad_adds_to_an_fp32_main_gradient(te_gemms):
+    made, wanted = door(te_gemms, main_grads=True)
+    made.gemm("wgrad")
+    out = made.gemm("wgrad")
+    assert out.dtype == torch.float32
+    assert out is made.main_grad
+    assert float((out.double() - 2 * wanted["wgrad"]).norm() / wanted["wgrad"].norm()) < 1e-5
+
+
+def test_a_delayed_scale_comes_from_the_amax(te_gemms):
+    made, _ = door(te_gemms, "te-delayed")
+    amax = made.operands.dy.abs().amax().float()
+    assert float(made.quantisers["dy"].scale) == pytest.approx(57344 / float(amax), rel=1e-6)
+    assert float(made.quantisers["x"].scale) == pytest.approx(448 / float(made.operands.x.abs().amax().float()), rel=1e-6)
+
+
+def test_a_tensor_that_does_not_tell_its_format_is_an_error(te_gemms):
+    made, _ = door(te_gemms)
+    made.quantised["x"] = SimpleNamespace()
+    with pytest.raises(ValueError, match="TE's SimpleNamespace does not tell its format"):
+        made.formats("fprop")
