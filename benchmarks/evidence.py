@@ -19,6 +19,7 @@ from pathlib import Path
 
 import jinja2
 import numpy as np
+import pairs
 import severity
 import simulated
 import trials
@@ -197,6 +198,7 @@ def page(paths: Sequence[Path], sets: Sequence[Sequence[AnyRecord]], stored: Gol
         unseen=[f"{problem} ({c.model})" for c in calibrations(sets, rules) for problem in c.problems],
         shown=shown(results),
         ways=WAYS,
+        pairs=pairs.whole(pairs.sound(pairs.recorded(r for records in sets for r in records))),
     )
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 

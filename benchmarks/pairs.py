@@ -12,7 +12,7 @@ import argparse
 import random
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +23,8 @@ from fp8parity.judging.pair.aligned import align, correlation
 from fp8parity.judging.pair.finding import PUBLISHED, Asked
 from fp8parity.judging.pair.noise import tail_of
 from fp8parity.judging.stats import share_interval
-from fp8parity.records.schema import Trajectory
+from fp8parity.records import atomic
+from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.runs.run import Run
 from log_files import WRITERS, Curve, curve_of
@@ -45,9 +46,9 @@ class Recorded(NamedTuple):
     others: list[Trajectory]
 
 
-def recorded(paths: Sequence[Path]) -> list[Recorded]:
-    """The complete pairs in these record sets, the same pair once."""
-    found = [r for path in paths for r in load_records(path) if isinstance(r, Trajectory) and not r.variant and len(r.loss) == r.steps]
+def recorded(records: Iterable[AnyRecord]) -> list[Recorded]:
+    """The complete pairs among these records, the same pair once."""
+    found = [r for r in records if isinstance(r, Trajectory) and not r.variant and len(r.loss) == r.steps]
     controls: dict[tuple[object, ...], Trajectory] = {}
     for r in found:
         if r.cell.is_control:
@@ -60,6 +61,11 @@ def recorded(paths: Sequence[Path]) -> list[Recorded]:
         seen.add(tuple(r.loss))
         pairs.append(Recorded(r, control, [c for k, c in controls.items() if k[:-1] == _where(r) and k[-1] != r.seed]))
     return pairs
+
+
+def sound(pairs: Iterable[Recorded]) -> list[Recorded]:
+    """The pairs whose own gap is near zero."""
+    return [p for p in pairs if not {(p.candidate.cell.recipe, None), (p.candidate.cell.recipe, p.candidate.cell.model)} & OWN_GAP]
 
 
 def _where(r: Trajectory) -> tuple[object, ...]:
@@ -172,21 +178,23 @@ def main() -> None:
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("records", type=Path, nargs="+")
     made.add_argument("--n", type=int, default=40, help="planted pairs of each gap, in every format (default: 40)")
-    made.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this page")
+    made.add_argument("--write", type=Path, metavar="FILE", help="measure the tables of this page, and put them into it")
     args = made.parse_args()
-    pairs = recorded(args.records)
-    sound = [p for p in pairs if not {(p.candidate.cell.recipe, None), (p.candidate.cell.recipe, p.candidate.cell.model)} & OWN_GAP]
-    tables = {
-        "correlations": correlations(pairs),
-        "spreads": spreads(sound),
-        "whole": whole(sound),
-        "formats": rates(random.Random(SEED).sample(sound, min(args.n, len(sound))), list(WRITERS), PLANTED),
+    pairs = recorded(r for path in args.records for r in load_records(path))
+    near = sound(pairs)
+    makers = {
+        "correlations": lambda: correlations(pairs),
+        "spreads": lambda: spreads(near),
+        "whole": lambda: whole(near),
+        "formats": lambda: rates(random.Random(SEED).sample(near, min(args.n, len(near))), list(WRITERS), PLANTED),
     }
+    page = args.write.read_text() if args.write else ""
+    wanted = [m[2] for m in MARK.finditer(page)] if args.write else list(makers)
+    tables = {name: makers[name]() for name in wanted}
     for name, lines in tables.items():
         print(f"{name}\n" + "\n".join(lines))
     if args.write:
-        text = MARK.sub(lambda m: m[1] + "\n".join(tables[m[2]]) + "\n" + m[3], args.write.read_text())
-        args.write.write_text(text)
+        atomic.write(args.write, MARK.sub(lambda m: m[1] + "\n".join(tables[m[2]]) + "\n" + m[3], page))
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
+import own_models
 import pytest
 from curves import curve
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, example, steps
@@ -153,6 +154,9 @@ def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
     if program == "fp8parity":
         check_fp8parity(arguments, monkeypatch, stand_in)
     elif program == "pytest":
+        if block.page == own_models.PAGE:
+            own_models.write(folder, own_models.SHORT)
+            monkeypatch.syspath_prepend(folder)
         check_pytest(arguments, monkeypatch, [example(0)] if block.page.name == "extend.md" else [])
     else:
         others: dict[str, Callable[..., None]] = {"script": check_script, "pip": check_pip, "tox": check_tox}

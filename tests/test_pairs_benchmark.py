@@ -9,6 +9,7 @@ import pairs
 import pytest
 from fp8parity.judging.pair.aligned import APART, PAIRED
 from fp8parity.judging.pair.finding import PUBLISHED, Asked
+from fp8parity.records.storage import load_records
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/your-runs.md").read_text()
@@ -16,7 +17,7 @@ PAGE = (ROOT / "docs/your-runs.md").read_text()
 
 @cache
 def recorded() -> list[pairs.Recorded]:
-    return pairs.recorded([ROOT / "golden/records/micro-xeon.zip"])
+    return pairs.recorded(load_records(ROOT / "golden/records/micro-xeon.zip"))
 
 
 def test_pairs_share_a_seed_and_mis_pairs_do_not():
@@ -43,6 +44,26 @@ def test_tables_count_verdicts():
     assert pairs.rates(few, ["CSV"], ["no gap", "gap 1%"])[-1] == "| CSV | 2 of 2 | 2 of 2 |"
     assert "| gap 1% | 2 | fail: 2 | pass: 0 [0.0%, 84.2%] |" in pairs.whole(few)
     assert pairs._cell("no gap", ["pass", "fail", "inconclusive"]) == "1 of 3, harmful 1"
+
+
+def test_the_page_of_evidence_states_the_error_rates():
+    [found] = pairs.MARK.finditer((ROOT / "docs/evidence.md").read_text())
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in found[0].splitlines()[3:-1]]
+    assert found[2] == "whole" and [r[0] for r in rows] == [*pairs.PLANTED, *pairs.SPREAD]
+    for name, n, right, harmful in rows:
+        assert int(n) > 400 and harmful.startswith(pairs.WRONG.get(name, "pass"))
+        assert name in pairs.SPREAD or right.endswith(f": {n}")
+
+
+def test_writing_a_page_measures_its_tables_alone(tmp_path, monkeypatch, capsys):
+    page, few = tmp_path / "page.md", recorded()[:2]
+    page.write_text("# Page\n\n<!-- pairs: whole -->\nold\n<!-- end -->\n\nthe rest\n")
+    monkeypatch.setattr(pairs, "recorded", lambda records: few)
+    monkeypatch.setattr("sys.argv", ["pairs.py", str(ROOT / "golden/records/micro-xeon.zip"), "--write", str(page)])
+    pairs.main()
+    text = page.read_text()
+    assert "| gap 1% | 2 | fail: 2 | pass: 0 [0.0%, 84.2%] |" in text and text.endswith("<!-- end -->\n\nthe rest\n")
+    assert "old" not in text and "formats" not in capsys.readouterr().out
 
 
 def test_the_page_holds_every_table_and_the_thresholds_lie_between_pairs_and_mis_pairs():

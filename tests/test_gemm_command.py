@@ -1,0 +1,137 @@
+"""fp8parity gemm: its table, CSV and JSON, the published rows beside it, and its errors. No GPU: the records are made up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import gemm_records
+import pytest
+import torch
+from fp8parity.cli import gemm, main
+from fp8parity.judging.published_gemms import ROWS, beside
+from fp8parity.records.gemms import GemmMode
+from fp8parity.report import gemms
+from fp8parity.training.hardware import Hardware
+from gemm_records import changed, made
+
+H100 = Hardware("h100", "cuda:0", (9, 0))
+LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "RuntimeError: no algorithm"}
+
+
+def test_the_table_fits_80_columns_and_has_one_line_a_gemm():
+    lines = gemms.table(made("llama3-8b")).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:2] == [
+        "te-current on llama3-8b, 1 x 8192 tokens, 32 layers",
+        "NVIDIA Made Up; measured BF16 peak 800 TFLOP/s (81% of the data sheet's)",
+    ]
+    assert [line.split()[:2] for line in lines[3:6]] == [["qkv", "fprop"], ["qkv", "dgrad"], ["qkv", "wgrad"]]
+    assert "gate and up fprop   3.006  80%   1.582 1.900 152%   1.879 1.600 [1.60, 1.60]" in lines
+    assert "a layer     all    16.750  80%   8.816 1.900 152%  10.469 1.600 [1.60, 1.60]" in lines
+    assert lines[-1].startswith("training, cached weights: 10.069 ms, 1.664 [1.66, 1.67] of BF16")
+
+
+def test_a_gpu_without_a_data_sheet_is_measured_all_the_same():
+    assert "measured BF16 peak 800 TFLOP/s (no data sheet is known)" in gemms.table(made(sheet_flops=None))
+
+
+def test_a_failed_gemm_leaves_no_sum():
+    text = gemms.table(changed(made(), "o wgrad training", **LOST))
+    assert "no sum, training: o wgrad: RuntimeError: no algorithm" in text
+    assert next(line for line in text.splitlines() if line.startswith("a layer all")).endswith("failed")
+
+
+def test_csv_has_a_line_for_each_gemm_and_empty_fields_where_one_failed():
+    record = changed(made(), "o wgrad training", **LOST)
+    found = list(csv.DictReader(io.StringIO(gemms.as_csv([record, made("llama3-8b")]))))
+    assert len(found) == 24 + 30
+    assert (found[0]["device"], found[0]["model"], found[0]["linear"], found[0]["gemm"]) == ("NVIDIA Made Up", "codonfm-5b", "qkv", "fprop")
+    assert float(found[0]["ratio"]) == pytest.approx(1.9)
+    assert float(found[0]["share_of_peak"]) == pytest.approx(1.52)
+    failed = next(r for r in found if r["failed"])
+    assert (failed["failed"], failed["ratio"], failed["tflops"]) == ("RuntimeError: no algorithm", "", "")
+
+
+def test_json_has_sums_casts_and_published_rows():
+    (found,) = json.loads(gemms.as_json([made()]))
+    assert found["sums"][0]["ratio"] == pytest.approx(1.9)
+    assert [c["operand"] for c in found["casts"]][:3] == ["x", "w", "dy"]
+    assert found["published"][0]["ratio"] == pytest.approx(1.578, abs=1e-3)
+    assert found["peak_tflops"] == 800
+
+
+@pytest.mark.parametrize(
+    ("training", "words"),
+    [
+        (1.578, "published training, H200 NVL: 1.58x; here 1.58x (-0.0%; as near as its tool repeats)"),
+        (1.578 * 1.05, "here 1.66x (+5.0%; its tool repeats to 3%)"),
+        (1.578 * 0.95, "here 1.50x (-5.0%; its tool repeats to 3%)"),
+    ],
+)
+def test_published_ratios_stand_beside_ours(training, words):
+    assert words in gemms.table(made(training=training))
+
+
+def test_published_rows_are_those_of_the_recipe_the_model_and_the_family_of_gpus():
+    assert [(b.row.gpu, b.row.mode) for b in beside(made())] == [("H200 NVL", "training"), ("H200 NVL", "kernel")]
+    assert beside(made("llama3-8b")) == []
+    blackwell = made(provenance=gemm_records.reports.provenance(capability=[10, 0]))
+    assert [(b.row.gpu, b.row.mode) for b in beside(blackwell)] == [("B300", "training"), ("B300", "kernel")]
+    assert "here no sum" in beside(changed(made(), "o wgrad training", **LOST))[0].text
+
+
+def test_the_published_rows_are_those_of_the_page():
+    """The page prints the speed-ups with two digits."""
+    printed = {
+        ("H200 NVL", "te-current"): 1.58,
+        ("H200 NVL", "te-delayed"): 1.69,
+        ("H200 NVL", "te-block"): 1.40,
+        ("B300", "te-nvfp4"): 1.98,
+    }
+    for row in ROWS:
+        if row.mode == GemmMode.TRAINING and (row.gpu, row.recipe) in printed:
+            assert round(row.ratio, 2) == printed[row.gpu, row.recipe]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_the_command_says_so_in_one_line(capsys):
+    assert main(["gemm", "llama3-8b"]) == 2
+    assert capsys.readouterr().err == (
+        "fp8parity: gemm needs a GPU, and this machine has none; fp8parity judge reads records that a GPU made\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["no-model"], "unknown model 'no-model'"),
+        (["missing/config.json"], "missing/config.json: cannot be read"),
+        (["16x32"], "'16x32' is no GEMM"),
+        (["llama3-8b", "--micro-batch", "0"], "'0' is not a whole number of 1 or more"),
+        (["llama3-8b", "--pairs", "5"], "'5' is not a number from 6 to 1000"),
+    ],
+)
+def test_bad_input_is_one_clear_line(capsys, args, words):
+    try:
+        code = main(["gemm", *args])
+    except SystemExit as stop:  # argparse
+        code = int(stop.code or 0)
+    assert code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_recipe_that_does_not_run_here_is_named():
+    pytest.importorskip("torchao")
+    with pytest.raises(ValueError, match="ao-mxfp8 needs sm_100 and below sm_120; this GPU is sm_90"):
+        gemm.chosen(["ao-mxfp8"], H100)
+    assert {"ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp"} <= {r.name for r in gemm.chosen([], H100)}
+
+
+def test_a_configuration_has_the_default_batch(tmp_path):
+    config = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 256}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = gemm.workload_of(str(tmp_path), None, None)
+    assert (found.micro_batch, found.sequence) == gemm.DEFAULT_BATCH
+    assert gemm.workload_of("codonfm-5b", 4, None).tokens == 4 * 512

@@ -1,0 +1,70 @@
+"""Faults of FP8 in models that are not ours turn their loss verdict red, and without a fault it is green."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from faults import plants
+from fp8parity.judging import loss, policy
+from fp8parity.judging.loss_goldens import Golden, from_runs
+from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.verdict import Verdict
+from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.records.schema import Trajectory
+from own_models import FILES, own, trained
+from own_models import policy as shown_policy
+from sessions import DAY
+from torch import Tensor
+
+STEPS = {"my_models": 40, "my_llama": 100, "my_vit": 40}
+"""The Llama differs by 0.3% while it still learns fast."""
+SEEDS = (0, 1)
+
+
+@cache
+def bf16(name: str) -> list[Trajectory]:
+    return [trained(own(name, STEPS[name]), seed=s) for s in SEEDS]
+
+
+def judged(name: str, folder: Path) -> Verdict:
+    """The verdict on te-current with the policy of docs/your-model.md."""
+    (folder / policy.FILE).write_text(shown_policy())
+    rules: Policy = policy.load(folder, DAY)
+    golden: Golden = from_runs(bf16(name), [])
+    runs = [trained(own(name, STEPS[name]), "te-current", s) for s in SEEDS]
+    return loss.judge(runs, bf16(name), golden, rules, MeasuredNumbers())
+
+
+def shifted(patch: pytest.MonkeyPatch) -> None:
+    """Every FP8 linear gives the output of the row before."""
+    real: Callable[[EmulatedLinear, Tensor], Tensor] = EmulatedLinear.forward
+    patch.setattr(EmulatedLinear, "forward", lambda self, x: torch.roll(real(self, x), 1, dims=-2))
+
+
+HALF = plants.decoded_by(lambda decode: decode / 2)
+FAULTS = {
+    "GPT-2, outputs shifted": ("my_models", shifted),
+    "Llama, outputs shifted": ("my_llama", shifted),
+    "ViT, every scale is half": ("my_vit", HALF),
+}
+"""A shift along the rows is no fault for the ViT, which takes their mean."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_a_sound_recipe_passes(name, tmp_path, eager):
+    found = judged(name, tmp_path)
+    assert found.status == "pass", found.message()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "fault"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_red(name, fault, tmp_path, monkeypatch, eager):
+    fault(monkeypatch)
+    found = judged(name, tmp_path)
+    assert found.status == "fail", found.message()

@@ -1,0 +1,179 @@
+"""What a model of the user's own may not be: each is one sentence, and no record and no folder is written."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from fp8parity.records.cell import Cell, Execution, Mode
+from fp8parity.runner import NOT_OURS, Settings
+from fp8parity.workload.own import HELD_OUT, OwnModel
+from own_models import Pair, ids, own, small, trained
+from torch import nn
+
+COUNT = itertools.count()
+STREAM = torch.Generator().manual_seed(0)
+
+
+def loss(module, tokens, targets):
+    return nn.functional.cross_entropy(module(tokens).float().flatten(0, 1), targets.flatten())
+
+
+def unseeded(seed):
+    module = Pair()
+    nn.init.normal_(module.inner.weight, generator=STREAM)
+    return module
+
+
+def constant(seed):
+    torch.manual_seed(0)
+    return Pair()
+
+
+def untrained(seed):
+    return Pair().requires_grad_(False)
+
+
+class Dropped(Pair):
+    def forward(self, tokens):
+        return self.unembed(nn.functional.dropout(self.inner(self.embedding(tokens)), 0.1))
+
+
+def floats(seed, step):
+    return torch.randn(16, 32), torch.zeros(16)
+
+
+WRONG = {
+    "the loss is None": (small(loss=lambda *a: None), "pair: its loss returned NoneType; return the mean loss as a scalar tensor"),
+    "a loss for each row": (small(loss=lambda *a: loss(*a) * torch.ones(8)), "its loss returned a tensor of shape [8]"),
+    "the loss is BF16": (small(loss=lambda *a: loss(*a).bfloat16()), "its loss is torch.bfloat16, whose steps hide gaps"),
+    "the loss is detached": (small(loss=lambda *a: loss(*a).detach()), "its loss has no gradient"),
+    "the loss is negative": (small(loss=lambda *a: loss(*a) - 9), "gaps are relative, so it must be positive and finite"),
+    "the loss is NaN": (small(loss=lambda *a: loss(*a) * torch.nan), "its first loss is nan"),
+    "dropout": (small(loss=loss, factory=lambda seed: Dropped()), "on the same weights and batch; switch dropout off"),
+    "inputs in FP32": (
+        small(loss=lambda m, x, y: m.inner(x).float().sum() ** 2, batches=floats),
+        "weights are BF16, so floating-point inputs must be BF16",
+    ),
+    "no tuple": (small(batches=lambda *at: {"ids": ids(*at)[0]}), "batches(0, 0) returned dict; return a tuple of tensors"),
+    "a counter": (small(batches=lambda *at: (torch.tensor(next(COUNT)),)), "batches(0, 0) returned another batch the second time"),
+    "one batch for all": (small(batches=lambda *at: (torch.arange(8),)), "batches(0, 1) is the same batch as batches(0, 0)"),
+    "one batch a step": (small(batches=lambda seed, step: (torch.tensor(step),)), "batches(1, 0) is the same batch as batches(0, 0)"),
+    "validation is training": (
+        small(batches=lambda seed, step: (torch.tensor([seed % HELD_OUT, step]),)),
+        "held out, is the same batch as batches(0, 0)",
+    ),
+    "no module": (small(factory=lambda seed: None), "factory(0) returned NoneType; return an nn.Module"),
+    "other weights each time": (small(factory=unseeded), "factory(0) returned other weights the second time"),
+    "the same weights for all": (small(factory=constant), "factory(0) and factory(1) returned the same weights"),
+    "nothing is trained": (small(factory=untrained), "no parameter of the module is trained"),
+}
+
+
+@pytest.fixture
+def trajectory(session, tmp_path):
+    def make(model: OwnModel, recipe: str = "bf16", corpus: str = ""):
+        session.presets = {model.name: model}
+        execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+        return session.trajectory(Cell(model=model.name, recipe=recipe, execution=execution, corpus=corpus or model.corpus), 0)
+
+    yield make
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"], "something was half-written"
+
+
+@pytest.mark.parametrize(("model", "sentence"), WRONG.values(), ids=WRONG)
+def test_one_sentence_and_nothing_written(model, sentence, trajectory):
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+        trajectory(model)
+    assert str(error.value).startswith("pair: ") and "\n" not in str(error.value)
+
+
+class Attends(nn.Module):
+    def __init__(self, size=32, heads=2):
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(64, 32), nn.MultiheadAttention(size, heads, batch_first=True)
+        self.unembed = nn.Linear(32, 64)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        return self.unembed(self.attention(x, x, x, need_weights=False)[0])
+
+
+def odd(seed):
+    module = Pair(tied=False)
+    module.inner, module.unembed = nn.Linear(32, 40), nn.Linear(40, 64)
+    return module
+
+
+def half_odd(seed):
+    """Its first linear has no obstacle, and the second one has 40 outputs."""
+    module = Pair(tied=False)
+    module.unembed = nn.Linear(32, 40)
+    return module
+
+
+def short(seed, step):
+    return tuple(t[:, :3] for t in ids(seed, step))
+
+
+class WithoutLinears(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(64, 64)
+
+    def forward(self, tokens):
+        return self.embedding(tokens)
+
+
+UNFIT = {
+    "dimensions": (small(factory=odd), "inner.out_features = 40 is not divisible by 16; filter the module out or change the model"),
+    "rows": (small(batches=short), "inner sees 24 rows a microbatch, and they are not divisible by 16; change the batch"),
+    "not called": (small(factory=lambda seed: Attends()), "attention.out_proj is not called as a module (nn.MultiheadAttention reads"),
+    "nothing to convert": (small(factory=lambda seed: WithoutLinears()), "converted no module"),
+}
+
+
+@pytest.mark.parametrize(("model", "sentence"), UNFIT.values(), ids=UNFIT)
+def test_a_model_that_a_recipe_cannot_convert(model, sentence, trajectory, eager):
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+        trajectory(model, "te-current")
+    assert str(error.value).startswith("te-current") and "\n" not in str(error.value)
+
+
+def test_what_is_kept_in_bf16_is_no_obstacle(eager):
+    attends = replace(UNFIT["not called"][0], keep=("attention",))
+    assert [m.fqn for m in trained(attends, "te-current").inventory] == ["unembed"]
+    uneven = small(factory=half_odd, batches=lambda *at: tuple(t % 40 for t in ids(*at)), keep=("unembed",))
+    assert [m.fqn for m in trained(uneven, "te-current").inventory] == ["inner"]
+
+
+def test_another_corpus_is_refused(trajectory):
+    with pytest.raises(ValueError, match=r"pair brings its own batches \(chain\) and cannot train on topics; leave out --corpus"):
+        trajectory(small(), corpus="topics")
+
+
+def test_numerics_checks_and_timings_need_a_model_of_this_project(session):
+    session.presets = {"pair": small()}
+    cell = Cell(model="pair", recipe="te-current", execution=Execution.EMULATED, corpus="chain")
+    assert session.skip_reason("gradients", cell) == NOT_OURS.format("pair")
+    for work in (lambda: session.measure("gradients", cell), lambda: session.spec(cell)):
+        with pytest.raises(ValueError, match="pair is a model of your own, and this check needs one of this project's"):
+            work()
+    assert session.gradients(cell.control) == []
+
+
+def test_modes(session, tmp_path):
+    """Steps are eager by default. Compilation needs the name of the blocks, and a graph needs a GPU."""
+    model = own("my_models", steps=2)
+    session.presets = {model.name: model, "bare": replace(model, name="bare", blocks="")}
+    cell = Cell(model=model.name, recipe="bf16", execution=Execution.NATIVE, corpus=model.corpus)
+    assert session.trajectory(cell, 0).mode == Mode.EAGER
+    session.settings = Settings(records=tmp_path / "other", mode=Mode.COMPILED)
+    with pytest.raises(ValueError, match=r"mode compiled compiles the blocks of a model; name the module that holds them"):
+        session.trajectory(cell.model_copy(update={"model": "bare"}), 0)
+    session.settings = Settings(records=tmp_path / "other", mode=Mode.GRAPHED)
+    with pytest.raises(ValueError, match="mode graphed captures CUDA graphs and needs a GPU"):
+        session.trajectory(cell, 0)
