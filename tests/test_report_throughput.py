@@ -82,6 +82,12 @@ class TestGemms:
         assert [m.label for m in drawn.modes] == ["GEMM alone", "With its casts"]
         assert all(len(m.traces["x"]) == len(drawn.data) for m in drawn.modes)
 
+    def test_bf16_stands_once_for_each_gemm(self, report):
+        other = [p.model_copy(update={"recipe": "te-block"}) for p in report.throughput.gemms]
+        drawn = throughput_figures.roofline([*report.throughput.gemms, *other], some(report.throughput.roofs))
+        counts = {t["name"]: len(t["x"]) for t in drawn.data[:-2]}
+        assert counts == {"bf16": 12, "te-current": 12, "te-block": 12}
+
     def test_the_speed_up_by_shape_has_both_ways(self, report):
         drawn = throughput_figures.by_shape(report.throughput.gemms)
         alone, casts = (m.traces["y"][0] for m in drawn.modes)
