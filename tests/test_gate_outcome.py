@@ -66,7 +66,7 @@ def suite(path: Path) -> dict[str, str]:
         ),
         (
             (), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing (first test_loss_parity[te-b",
-            "Refuse: all 1 checks that ran are green, but 3 selected tests: ",
+            "Refuse: the only check that ran is green, but 3 selected tests: ",
         ),
         (("-n", "1"), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 1 crashed", "keyboard-interrupt"),
         (("-x",), {"te_mxfp8": "fail"}, 1, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing", "; stopping after 1 failures"),

@@ -42,7 +42,7 @@ class TestSentence:
 
     def test_green_checks_do_not_outweigh_a_problem(self):
         made = view.build([verdict("pass")], {}, ["required cell x was skipped: y"], "m")
-        assert (made.sentence, made.green) == ("Refuse: all 1 checks that ran are green, but required cell x was skipped: y.", False)
+        assert (made.sentence, made.green) == ("Refuse: the only check that ran is green, but required cell x was skipped: y.", False)
 
     def test_nothing_checked_is_a_refusal(self):
         assert view.build([], {}, [], "m").sentence == "Refuse: nothing was checked."

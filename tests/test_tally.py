@@ -72,7 +72,7 @@ def test_a_session_that_stopped_or_was_not_collected_whole_is_not_complete(more,
     found = outcome(ran("bf16"), ran("a"), ran("b"), **more)
     assert not found.complete
     counts = "3 selected tests: 3 judged, 0 skipped, 0 crashed, 0 missing"
-    assert sentence([GREEN], [], found) == f"Refuse: all 1 checks that ran are green, but {counts}{words}"
+    assert sentence([GREEN], [], found) == f"Refuse: the only check that ran is green, but {counts}{words}"
 
 
 def test_a_crash_becomes_a_verdict_of_its_cell():
@@ -93,11 +93,24 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
         (made(ran("bf16"), ran("a"), skip("b")), []),
         (made(ran("bf16"), selected=("bf16",)), []),
         (made(ran("bf16"), skip("a"), skip("b")), ["only the BF16 control was checked and no recipe: 2 tests of recipes were skipped"]),
-        (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU"]),
+        (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU (2 tests)"]),
+        (
+            made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={"c"}),
+            ["nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"],
+        ),
+        (
+            made(
+                skip("bf16", "no TE"),
+                skip("a", "no TE"),
+                skip("b", "--execution fused was asked for"),
+                stopped="stop",
+            ),
+            ["nothing ran, so nothing was checked: stop; --execution fused was asked for (1 test); no TE (2 tests)"],
+        ),
         (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
         (
             made(ran("bf16"), skip("a"), skip("b"), impossible={"a"}),
-            ["only the BF16 control was checked and no recipe: 1 tests of recipes"],
+            ["only the BF16 control was checked and no recipe: 1 test of recipes"],
         ),
     ],
 )
@@ -131,7 +144,7 @@ def test_what_cannot_run_is_counted_by_reason():
     found = outcome(ran("bf16"), skip("a", "no TE"), skip("b", "no TE"), [LARGE], asked="-m h100")
     assert found.unable == [Unable(reason="no TE", recipes=["te-current", "te-block"], tests=2)]
     says = "; -m h100 was asked for, and 2 tests of it cannot run here: te-current, te-block (2 tests, no TE)."
-    assert sentence([GREEN], [], found) == f"Accept: all 1 checks are green{says}"
+    assert sentence([GREEN], [], found) == f"Accept: the only check is green{says}"
 
 
 def test_cells_of_another_execution_were_not_asked_for():
