@@ -12,9 +12,8 @@ from fp8parity.recipes import registry
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
-from fp8parity.timing import device_profile
-from fp8parity.timing.device_profile import Sizes
-from fp8parity.training import hardware
+from fp8parity.training import device_profile, hardware
+from fp8parity.training.device_profile import Sizes
 from fp8parity.workload.models import ModelConfig
 
 NANO = ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)

@@ -26,7 +26,7 @@ CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpu
 
 def timing(**changes: object) -> Throughput:
     """A timed step of ``CELL``: blocks of 10 steps of 1,000 tokens."""
-    watch = CALM.model_copy(update={"joules": [70.0, 56.0] * 6})
+    watch = CALM.model_copy(update={"watts": [175.0, 175.0]})
     made = Throughput(
         cell=CELL, mode=Mode.COMPILED, tokens=1000, steps_a_block=10, bf16_seconds=[0.4] * 6, recipe_seconds=[0.32] * 6, bf16_memory=1,
         recipe_memory=1, flops_per_token=6e9, peak_flops=None, watch=watch, provenance=reports.provenance(), session="s",
@@ -156,13 +156,13 @@ class TestWorth:
         assert (row.worth, row.why) == (None, "no loss gap of this cell on record")
 
     def test_energy_per_token(self, report):
-        """70 J and 56 J for 10 steps of 1,000 tokens."""
+        """175 W for 0.4 s and for 0.32 s make 70 J and 56 J for 10 steps of 1,000 tokens."""
         [row] = report.throughput.worths
         assert row.joules == pytest.approx((7.0, 5.6))
 
-    @pytest.mark.parametrize("joules", [[], [70.0] * 11])
-    def test_without_all_energies_there_is_none(self, joules):
-        record = timing(watch=CALM.model_copy(update={"joules": joules}))
+    @pytest.mark.parametrize("watts", [[], [700.0]])
+    def test_without_both_powers_there_is_none(self, watts):
+        record = timing(watch=CALM.model_copy(update={"watts": watts}))
         assert throughput._joules(CELL, Evidence([record])) is None
 
 
