@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -21,12 +22,14 @@ from own_models import policy as shown_policy
 from sessions import DAY
 from torch import Tensor
 
-STEPS, SEEDS = 40, (0, 1)
+STEPS = {"my_models": 40, "my_llama": 100, "my_vit": 40}
+"""The Llama differs by 0.3% while it still learns fast."""
+SEEDS = (0, 1)
 
 
 @cache
 def bf16(name: str) -> list[Trajectory]:
-    return [trained(own(name, STEPS), seed=s) for s in SEEDS]
+    return [trained(own(name, STEPS[name]), seed=s) for s in SEEDS]
 
 
 def judged(name: str, folder: Path) -> Verdict:
@@ -34,7 +37,7 @@ def judged(name: str, folder: Path) -> Verdict:
     (folder / policy.FILE).write_text(shown_policy())
     rules: Policy = policy.load(folder, DAY)
     golden: Golden = from_runs(bf16(name), [])
-    runs = [trained(own(name, STEPS), "te-current", s) for s in SEEDS]
+    runs = [trained(own(name, STEPS[name]), "te-current", s) for s in SEEDS]
     return loss.judge(runs, bf16(name), golden, rules, MeasuredNumbers())
 
 
@@ -66,3 +69,13 @@ def test_a_fault_is_red(name, fault, tmp_path, monkeypatch, eager):
     fault(monkeypatch)
     found = judged(name, tmp_path)
     assert found.status == "fail", found.message()
+
+
+def test_a_golden_that_has_learnt_too_little_decides_nothing(tmp_path, eager):
+    """Nothing is known of the entropy of such data, so the loss itself must have fallen."""
+    (tmp_path / policy.FILE).write_text(shown_policy())
+    model = own("my_models", 4)
+    control, run = trained(model), trained(model, "te-current")
+    found = loss.judge([run], [control], from_runs([control], []), policy.load(tmp_path, DAY), MeasuredNumbers())
+    assert found.status == "inconclusive"
+    assert re.search(r"BF16 has hardly learnt: its loss fell from 4\.\d+ to \d\.\d+; below 25% of that way", found.headline), found.headline
