@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.recipes.registry import preload
-from fp8parity.records.cell import Execution
+from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.training import benchmark, hardware
@@ -26,19 +26,31 @@ from fp8parity.workload.schedule import TIMED
 LENGTHS = (512, 2048, 8192, 32_768)
 
 
-def timed(model: str, recipe: str, execution: Execution, length: int, device: torch.device, pairs: int) -> Throughput:
-    """Time one length. Its ``variant`` is "rowsxlength", unless it is the length of the suite."""
-    known = TIMED[model]
-    rows = max(1, known.schedule.tokens // length)
+@dataclass(frozen=True)
+class Asked:
+    """What is timed: a ``model`` with a recipe, ``tokens`` a step (more if one sequence is longer), and how its step runs."""
+
+    model: str
+    recipe: str
+    execution: Execution
+    tokens: int
+    mode: Mode
+    pairs: int
+
+
+def timed(asked: Asked, length: int, device: torch.device) -> Throughput:
+    """Time one length. Its ``variant`` is "rowsxlength", unless rows and length are those of the suite."""
+    known = TIMED[asked.model]
+    rows = max(1, asked.tokens // length)
     record = benchmark.measure(
-        presets()[model].model,
-        recipes.get(recipe),
-        execution,
+        presets()[asked.model].model,
+        recipes.get(asked.recipe),
+        asked.execution,
         replace(known.schedule, rows=rows, length=length),
         corpus.load("topics"),
         device=device,
-        mode=known.mode,
-        pairs=pairs,
+        mode=asked.mode,
+        pairs=asked.pairs,
     )
     same = (rows, length) == (known.schedule.rows, known.schedule.length)
     return record if same else record.model_copy(update={"variant": f"{rows}x{length}"})
@@ -60,6 +72,10 @@ def main() -> None:
     parser.add_argument("--recipe", action="append", help="(repeatable; default: te-current)")
     parser.add_argument("--execution", type=Execution, default=Execution.FUSED)
     parser.add_argument("--length", type=int, action="append", help="(repeatable; default: 512, 2048, 8192, 32768)")
+    parser.add_argument("--tokens", type=int, help="tokens of a step (default: the suite's)")
+    parser.add_argument(
+        "--mode", type=Mode, help="how a step runs (default: as in the suite); a graph keeps the host out, and needs memory"
+    )
     parser.add_argument("--pairs", type=int, default=speed.LEAST_PAIRS, help="pairs of blocks")
     parser.add_argument("--records", type=Path, default=Path(".parity/lengths"), metavar="DIR")
     args = parser.parse_args()
@@ -68,10 +84,12 @@ def main() -> None:
         raise SystemExit("this needs a GPU: times of a CPU say nothing")
     preload(here.capability)
     args.records.mkdir(parents=True, exist_ok=True)
+    suite = TIMED[args.model]
     for recipe in args.recipe or ["te-current"]:
+        asked = Asked(args.model, recipe, args.execution, args.tokens or suite.schedule.tokens, args.mode or suite.mode, args.pairs)
         for length in args.length or LENGTHS:
             try:
-                record = timed(args.model, recipe, args.execution, length, torch.device(here.device), args.pairs)
+                record = timed(asked, length, torch.device(here.device))
             except (RuntimeError, ValueError):  # such as too little memory: the other lengths are still timed
                 print(f"{length:>6} {recipe} FAILED: {traceback.format_exc(limit=1).splitlines()[-1][:200]}", flush=True)
                 continue

@@ -11,7 +11,7 @@ from fp8parity.prediction.basis import PRODUCTS, Basis, attention_flops, basis, 
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
-from fp8parity.records.gemms import GemmMode, GemmTimes, TimedGemm
+from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.training.device_profile import GPU as SIZES
 from fp8parity.workload import shapes
@@ -28,9 +28,13 @@ def gemm(recipe: str, m: int, n: int, k: int) -> float:
     return flops / PEAK[recipe] * (1 + 2e10 / flops) + 2e-6
 
 
-def cast(m: int, n: int, k: int, product: str) -> float:
+CASTS: dict[Product, list[str]] = {"fprop": ["x", "w"], "dgrad": ["dy"], "wgrad": []}
+
+
+def cast(m: int, n: int, k: int, product: Product) -> float:
+    """Three microseconds for each operand, and its bytes."""
     elements = {"fprop": m * k + n * k, "dgrad": m * n, "wgrad": 0}[product]
-    return 4 * elements / BANDWIDTH + 3e-6 if elements else 0.0
+    return 4 * elements / BANDWIDTH + 3e-6 * len(CASTS[product])
 
 
 def attention(rows: int, length: int, heads: int, head: int) -> float:
@@ -69,7 +73,7 @@ def gemm_times(work: Workload, recipe: str = "te-current") -> GemmTimes:
             for mode, seconds in ((GemmMode.KERNEL, alone), (GemmMode.TRAINING, alone + cast(g.m, g.n, g.k, product))):
                 made = TimedGemm(
                     linear=f"{g.name} {i}", gemm=product, mode=mode, m=g.m, n=g.n, k=g.k, count=g.count,
-                    bf16_seconds=[plain] * 3, recipe_seconds=[seconds] * 3,
+                    bf16_seconds=[plain] * 3, recipe_seconds=[seconds] * 3, casts=CASTS[product] if mode == GemmMode.TRAINING else [],
                 )  # fmt: skip
                 timed.append(made)
     cell = Cell(model=work.shape.name, recipe=recipe, execution=Execution.NATIVE)

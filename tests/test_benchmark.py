@@ -12,7 +12,7 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput
-from fp8parity.training import benchmark
+from fp8parity.training import benchmark, turns
 from fp8parity.workload import corpus
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import Preset
@@ -86,7 +86,7 @@ def test_the_bench_runs_real_steps_on_a_cpu_and_nothing_gates_them(eager):
 
 
 def test_a_step_that_is_not_finite_has_no_time():
-    side = benchmark._Side(lambda batches, number: torch.tensor([1.0, math.nan]), [[]], torch.device("cpu"))
+    side = turns.Side(lambda number: torch.tensor([1.0, math.nan]), torch.device("cpu"))
     with pytest.raises(ValueError, match="a timed step gave a value that is not finite"):
         side.run(2)
 

@@ -42,8 +42,9 @@ def test_record_the_golden_then_judge(tmp_path):
     commit(project)
     done = start(project, "--recipe", "te-current", "--recipe", "bf16")
     assert done.returncode == 0, done.stdout
-    assert "Accept: all 2 checks are green." in done.stdout
-    assert "no rule limits the first gradient of te-current on my-gpt2" in done.stdout
+    assert "Accept: all 2 checks are green" in done.stdout
+    assert "no rule limits the first gradient norm of bf16 on my-gpt2" in done.stdout and "of te-current on my-gpt2" not in done.stdout
+    assert run("fp8parity", "judge", ".parity", cwd=project).returncode == 0
     done = run("pytest", "suites", "--model-factory", "my_models:gpt2", "--recipe", "te-current", "--collect-only", "-q", cwd=project)
     assert "te-current-my-gpt2-native" in done.stdout and "te-current-my-gpt2-fused" not in done.stdout
     assert "micro" not in done.stdout and "[te-current-tiny" not in done.stdout

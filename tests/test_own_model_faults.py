@@ -21,12 +21,14 @@ from own_models import policy as shown_policy
 from sessions import DAY
 from torch import Tensor
 
-STEPS, SEEDS = 40, (0, 1)
+STEPS = {"my_models": 40, "my_llama": 100, "my_vit": 40}
+"""The Llama differs by 0.3% while it still learns fast."""
+SEEDS = (0, 1)
 
 
 @cache
 def bf16(name: str) -> list[Trajectory]:
-    return [trained(own(name, STEPS), seed=s) for s in SEEDS]
+    return [trained(own(name, STEPS[name]), seed=s) for s in SEEDS]
 
 
 def judged(name: str, folder: Path) -> Verdict:
@@ -34,7 +36,7 @@ def judged(name: str, folder: Path) -> Verdict:
     (folder / policy.FILE).write_text(shown_policy())
     rules: Policy = policy.load(folder, DAY)
     golden: Golden = from_runs(bf16(name), [])
-    runs = [trained(own(name, STEPS), "te-current", s) for s in SEEDS]
+    runs = [trained(own(name, STEPS[name]), "te-current", s) for s in SEEDS]
     return loss.judge(runs, bf16(name), golden, rules, MeasuredNumbers())
 
 

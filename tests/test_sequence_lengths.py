@@ -5,7 +5,7 @@ from __future__ import annotations
 import sequence_lengths
 import torch
 from fp8parity.prediction.calibration import measured
-from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.storage import name_of
 from fp8parity.workload.schedule import TIMED, Schedule
 from timings import made
@@ -21,7 +21,8 @@ def test_each_length_has_its_rows_and_its_name(monkeypatch):
 
     monkeypatch.setattr(sequence_lengths.benchmark, "measure", measure)
     lengths = (512, 2048, 32_768)
-    records = [sequence_lengths.timed("1b", "te-current", Execution.FUSED, n, torch.device("cpu"), 6) for n in lengths]
+    terms = sequence_lengths.Asked("1b", "te-current", Execution.FUSED, TIMED["1b"].schedule.tokens, Mode.COMPILED, 6)
+    records = [sequence_lengths.timed(terms, n, torch.device("cpu")) for n in lengths]
     assert [(s.rows, s.length) for s in asked] == [(32, 512), (8, 2048), (1, 32_768)]
     assert [r.variant for r in records] == ["32x512", "", "1x32768"]
     assert len({name_of(r) for r in records}) == 3
