@@ -11,7 +11,7 @@ import pytest
 import torch
 from fp8parity import recipes
 from fp8parity.numerics.formats import FORMATS
-from fp8parity.numerics.operands import FAMILIES, draw
+from fp8parity.numerics.operands import FAMILIES, Operands, draw
 from fp8parity.numerics.scaling import delayed_scale
 from fp8parity.recipes import adapters
 from fp8parity.recipes.adapter import GemmTerms
@@ -67,12 +67,26 @@ def general_gemm(
     return (out.add_(product) if accumulate else out.copy_(product), None)
 
 
+def general_grouped_gemm(A, B, out, quantization_params, out_dtype, m_splits=None, single_output=False, **terms):
+    """TE's: one product for each group. With ``single_output`` all go into one matrix, one below the other."""
+    assert len(A) == len(B) == len(quantization_params)
+    into = list(out[0].split(m_splits)) if single_output else out
+    assert len(into) == len(A)
+    for a, b, c in zip(A, B, into, strict=True):
+        general_gemm(a, b, out_dtype=out_dtype, out=c, **terms)
+
+
+def split_quantize(tensor: torch.Tensor, splits: list[int], quantisers: list[Quantiser]) -> list[Quantised]:
+    return [q(part) for q, part in zip(quantisers, tensor.split(splits), strict=True)]
+
+
 @pytest.fixture
 def te_gemms(monkeypatch):
     name = "transformer_engine"
     parts: dict[str, dict[str, object]] = {
         name: {}, f"{name}.pytorch": {}, f"{name}.pytorch.module": {},
-        f"{name}.pytorch.cpp_extensions": {"general_gemm": general_gemm},
+        f"{name}.pytorch.cpp_extensions": {"general_gemm": general_gemm, "general_grouped_gemm": general_grouped_gemm},
+        f"{name}_torch": {"split_quantize": split_quantize},
         f"{name}.pytorch.module.base": {"_2X_ACC_FPROP": False, "_2X_ACC_DGRAD": True, "_2X_ACC_WGRAD": True},
         f"{name}.pytorch.quantization": {"RecipeState": RecipeState},
     }  # fmt: skip
@@ -83,13 +97,15 @@ def te_gemms(monkeypatch):
     sys.modules[f"{name}.pytorch.module"].base = sys.modules[f"{name}.pytorch.module.base"]  # type: ignore[attr-defined]
     scale = SimpleNamespace(scale_of=lambda amax, op: delayed_scale(amax, torch.ones_like(amax), FORMATS[op.format]))
     monkeypatch.setitem(sys.modules, "fp8parity.recipes.adapters.te", scale)
-    path = "fp8parity.recipes.adapters.te_gemms"
-    monkeypatch.delitem(sys.modules, path, raising=False)
+    room = "fp8parity.recipes.adapters"
+    for part in ("te_gemms", "te_grouped"):
+        monkeypatch.delitem(sys.modules, f"{room}.{part}", raising=False)
     CALLS.clear()
-    yield importlib.import_module(path)
-    sys.modules.pop(path, None)
-    if hasattr(adapters, "te_gemms"):
-        delattr(adapters, "te_gemms")
+    yield importlib.import_module(f"{room}.te_gemms")
+    for part in ("te_gemms", "te_grouped"):
+        sys.modules.pop(f"{room}.{part}", None)
+        if hasattr(adapters, part):
+            delattr(adapters, part)
 
 
 def door(te_gemms, recipe="te-current", made=None, **terms):
@@ -152,3 +168,20 @@ def test_a_tensor_that_does_not_tell_its_format_is_an_error(te_gemms):
     made.quantised["x"] = SimpleNamespace()
     with pytest.raises(ValueError, match="TE's SimpleNamespace does not tell its format"):
         made.formats("fprop")
+
+
+@pytest.mark.parametrize("main_grads", [False, True])
+def test_experts_run_as_one_grouped_gemm(te_gemms, main_grads):
+    grouped = importlib.import_module("fp8parity.recipes.adapters.te_grouped")
+    drawn = [draw(FAMILIES[0], repeat) for repeat in range(3)]
+    operands = Operands(*(torch.stack([getattr(d, name) for d in drawn]) for name in ("x", "w", "dy")))
+    made = grouped.TEGroupedGemms(recipes.get("te-current"), SimpleNamespace(), operands, GemmTerms(main_grads=main_grads))
+    for cast in made.casts:
+        made.cast(cast)
+    for product in ("fprop", "dgrad", "wgrad"):
+        CALLS.clear()
+        out = made.gemm(product) if product == "wgrad" else made.step(product)
+        exact = torch.stack([d.product()[product] for d in drawn])
+        assert float((out.double() - exact).norm() / exact.norm()) < 0.003
+        assert [c["split"] for c in CALLS] == [product != "fprop"] * 3
+        assert made.formats(product)[0] == ("e4m3" if product == "fprop" else "e5m2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,10 @@ from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 
 SHAPE = GemmShape("up", 64, 96, 32)
+
+
+QUIET: Any = SimpleNamespace(start=lambda: None, sample=lambda: None)
+"""A monitor that sees nothing."""
 
 
 class Graph:
@@ -54,13 +59,14 @@ class Door(BF16Gemms):
 @pytest.fixture
 def session(monkeypatch):
     monkeypatch.setattr(gemms, "Replay", Graph)
+    monkeypatch.setattr(replay, "SETTLED", 0)
     monkeypatch.setattr(replay, "Replay", Graph)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *a: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *a: SimpleNamespace(L2_cache_size=2**10))
     monkeypatch.setattr(kernels, "names", lambda works: [["nvjet_sm90_qqtst"] for _ in works])
     monkeypatch.setattr(accumulation, "of", lambda *a: Accumulation.SPLIT)
-    found = gemms.Session(recipes.get("te-current"), torch.device("cpu"), SimpleNamespace(sample=lambda: None), rounds=6)  # type: ignore[arg-type]
+    found = gemms.Session(recipes.get("te-current"), torch.device("cpu"), QUIET, rounds=6)
     monkeypatch.setattr(gemms.Session, "make", lambda self, operands: Door(operands, self.terms))
     return found
 
@@ -113,7 +119,6 @@ def test_a_gemm_that_raises_is_kept_with_its_reason(session, monkeypatch):
     [
         (GemmShape("up", 72, 96, 32), "up: M = 72 is not divisible by 16, as te-current needs"),
         (GemmShape("up", 64, 100, 32), "up: N = 100 is not divisible by 16, as te-current needs"),
-        (GemmShape("experts up", 64, 96, 32, groups=8), "grouped GEMMs are not timed"),
     ],
 )
 def test_a_dimension_that_the_recipe_cannot_take_is_named(session, shape, words):
@@ -121,6 +126,15 @@ def test_a_dimension_that_the_recipe_cannot_take_is_named(session, shape, words)
     assert {g.failed for g in found} == {words}
     assert len(found) == 6
     assert casts == []
+
+
+def test_groups_run_as_one_batched_gemm(session):
+    found, casts = gemms.linear(GemmShape("experts up", 64, 96, 32, groups=4), "layer", session)
+    assert {(g.groups, g.failed) for g in found} == {(4, "")}
+    assert {g.error for g in found} == {0.0}
+    assert all(0 < (g.bf16_error or 0) < 0.003 for g in found)
+    assert found[0].flops == 2 * 64 * 96 * 32 * 4
+    assert casts[0].elements == 64 * 32 * 4
 
 
 def test_the_published_way_times_forward_passes_of_exchanged_dimensions(session):
@@ -150,7 +164,7 @@ def test_cold_buffers_fill_the_cache_three_times():
 
 
 def test_calls_are_a_multiple_of_the_sets():
-    assert [gemms.calls_for(f, 2) for f in (1e14, 1e12, 1e11, 1e6)] == [2, 2, 20, 200]
+    assert [gemms.calls_for(f, 2) for f in (1e14, 1e12, 1e11, 1e6)] == [2, 4, 30, 200]
 
 
 def test_kernels_are_split_at_the_marks():

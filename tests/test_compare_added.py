@@ -1,0 +1,104 @@
+"""A cell that the packages of OLD were too old for is new in NEW. Any other cell that one side lacks is missing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import two_sides
+from fp8parity.cli import main
+from fp8parity.judging.compare import compare
+from fp8parity.judging.completeness import beyond_versions
+from fp8parity.judging.goldens import Goldens
+from fp8parity.recipes.catalogue import CATALOGUE
+from fp8parity.recipes.registry import package_skip_reason
+from fp8parity.records import manifest
+from fp8parity.records.manifest import Manifest, Selected
+from two_sides import POLICY, save
+
+CELL = "te-block-nano-emulated"
+REASON = "Skipped: needs torchao 0.18 or later; 0.17.0 is installed"
+
+
+@pytest.fixture
+def runs(trajectory):
+    return partial(two_sides.runs, trajectory)
+
+
+@pytest.fixture
+def more(trajectory):
+    """The runs of a cell that NEW alone holds."""
+    return [trajectory("te-block", s, 0.0, provenance=two_sides.provenance(trajectory, "2.13.0")) for s in range(3)]
+
+
+def session(trajectory, *selected: Selected) -> Manifest:
+    made = two_sides.provenance(trajectory)
+    return Manifest(session="s", options=[], started="", ended="", status="ok", provenance=made, selected=list(selected))
+
+
+def skipped(reason: str = REASON, test: str = "test_gemm") -> Selected:
+    return Selected(cell=CELL, test=test, outcome="skipped", reason=reason)
+
+
+def test_what_a_version_cannot_run_is_new_and_green(runs, more):
+    found = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY, {CELL: "torchao 0.18 or later"})
+    assert (found.code, found.missing) == (0, [])
+    assert [m.text for m in found.added] == [f"{CELL} (it needs torchao 0.18 or later)"]
+    assert found.sentence.startswith("Nothing moved beyond its margin: ")
+    assert f"; new: {CELL} (it needs torchao 0.18 or later) (" in found.sentence
+
+
+def test_without_that_reason_it_is_missing_and_the_first_words_say_it(runs, more):
+    found = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY)
+    assert (found.code, found.added) == (2, [])
+    assert found.sentence.startswith("Cannot say, because one side lacks cells. What both hold is inside its margins: ")
+    assert f"; missing: {CELL} seed0, seed1, seed2 (in OLD)" in found.sentence
+
+
+def test_what_new_lost_is_missing_whatever_old_needed(runs, trajectory):
+    more = [trajectory("te-block", s, 0.0, provenance=two_sides.provenance(trajectory)) for s in range(3)]
+    found = compare([*runs(), *more], runs("2.13.0"), Goldens(), POLICY, {CELL: "torchao 0.18 or later"})
+    assert (found.code, found.added) == (2, [])
+    assert [m.missing_in for m in found.missing] == ["NEW"]
+
+
+def test_a_regression_beside_a_new_cell_is_red(runs, more):
+    found = compare(runs(), [*runs("2.13.0", recipe=0.02), *more], Goldens(), POLICY, {CELL: "torchao 0.18 or later"})
+    assert found.code == 1 and len(found.added) == 1
+
+
+@pytest.mark.parametrize(
+    ("selected", "found"),
+    [
+        ([skipped(), skipped(test="test_state")], {CELL: "torchao 0.18 or later"}),
+        ([skipped(), Selected(cell=CELL, test="test_state", outcome="failed")], {}),
+        ([skipped(), skipped("needs a GPU of sm_90; this machine has none")], {}),
+        ([skipped("needs the package torchao, which is not installed")], {}),
+        ([Selected(cell=CELL, test="test_gemm", outcome="passed", reason=REASON)], {}),
+        ([], {}),
+    ],
+    ids=["all", "one failed", "another reason", "not installed", "ran", "not selected"],
+)
+def test_only_a_cell_of_which_every_test_was_skipped_for_its_version_counts(trajectory, selected, found):
+    assert beyond_versions([session(trajectory, *selected)]) == found
+
+
+def test_the_reason_that_a_session_gives_is_read_back(monkeypatch):
+    native = next(r.native for r in CATALOGUE if r.name == "ao-mxfp8")
+    assert native is not None and native.since is not None
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.17.0")
+    reason = package_skip_reason(native)
+    assert reason == f"needs torchao {native.since} or later; 0.17.0 is installed"
+    assert skipped(reason).needs == f"torchao {native.since} or later"
+
+
+def test_the_command_reads_the_manifest_of_old(runs, more, trajectory, tmp_path, capsys):
+    old, new = save(tmp_path / "old", runs()), save(tmp_path / "new", [*runs("2.13.0"), *more])
+    assert main(["compare", str(old), str(new)]) == 2
+    assert "missing: te-block-nano-emulated" in capsys.readouterr().out
+    manifest.write(old, session(trajectory, skipped()))
+    page, text = tmp_path / "c.html", tmp_path / "c.md"
+    assert main(["compare", str(old), str(new), "--report", str(page), "--report", str(text)]) == 0
+    assert "new: te-block-nano-emulated (it needs torchao 0.18 or later)" in capsys.readouterr().out
+    for path in (page, text):
+        assert "What is new" in path.read_text() and "What is missing" not in path.read_text()

@@ -1,0 +1,161 @@
+"""Kept runs: names and numbers, the verdicts on them, the last green one, and the trend page."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import reports
+from fp8parity.cli import main
+from fp8parity.judging import history as judging
+from fp8parity.judging.history import Judged
+from fp8parity.judging.verdict import Status
+from fp8parity.records import history, sets
+from fp8parity.report import trend
+from verdicts import verdict
+
+GOLDEN = str(reports.GOLDEN)
+
+
+def records(device: str = "NVIDIA H200", torch: str = "2.11.0", at: str = ""):
+    """A record of one check, with a version and a time."""
+    made = reports.provenance(device=device, packages={"torch": torch, "torchao": "0.18.0"})
+    return [reports.layers("tiny", "te-current").model_copy(update={"provenance": made, "recorded": at})]
+
+
+def run(number: int, *statuses: Status, device: str = "H200", torch: str = "2.11.0") -> Judged:
+    made = [verdict(s) for s in statuses]
+    return Judged(number=number, name="n", date="", device=device, facts={"device": device, "torch": torch}, verdicts=made)
+
+
+class TestStorage:
+    def test_runs_are_numbered_and_named_in_order(self, tmp_path):
+        made = [history.keep(tmp_path, name, records(torch=name)) for name in ("2.12", "2.13", "2.12")]
+        assert [k.title for k in made] == ["0001_2.12", "0002_2.13", "0003_2.12"]
+        assert history.runs(tmp_path) == made
+        assert sets.load([made[1].path])[0].provenance.packages["torch"] == "2.13"
+
+    def test_a_number_is_not_given_to_another_run(self, tmp_path):
+        first, second = (history.keep(tmp_path, name, records()) for name in "ab")
+        first.path.unlink()
+        assert history.keep(tmp_path, "c", records()).number == 3
+        assert [k.title for k in history.runs(tmp_path)] == [second.title, "0003_c"]
+
+    def test_other_files_are_no_runs(self, tmp_path):
+        history.keep(tmp_path, "a", records())
+        for name in ("notes.zip", "0002_b.json", "x_c.zip"):
+            (tmp_path / history.FOLDER / name).write_text("")
+        assert [k.title for k in history.runs(tmp_path)] == ["0001_a"]
+
+    @pytest.mark.parametrize("name", ["", "../up", "a/b", "a b", "-x", "x" * 81])
+    def test_a_name_that_is_no_file_name_is_refused(self, tmp_path, name):
+        with pytest.raises(ValueError, match="is no name of a run: use up to 80 letters"):
+            history.keep(tmp_path, name, records())
+        assert not (tmp_path / history.FOLDER).exists()
+
+    def test_a_run_is_found_by_number_or_by_its_newest_name(self, tmp_path):
+        for name in ("a", "b", "a"):
+            history.keep(tmp_path, name, records())
+        kept = history.runs(tmp_path)
+        assert [history.named(kept, w).number for w in ("a", "b", "2", "0003")] == [3, 2, 2, 3]
+        with pytest.raises(ValueError, match="no kept run 'c'; fp8parity history list names them"):
+            history.named(kept, "c")
+
+
+class TestJudged:
+    def test_what_changed_is_beside_the_run_before_on_the_same_device(self):
+        runs = [run(1, "pass"), run(2, "pass", device="H100", torch="2.9"), run(3, "pass", torch="2.13.0")]
+        assert judging.updates(judging.before(runs, runs[2]), runs[2]) == ["torch 2.11.0 -> 2.13.0"]
+        assert judging.updates(judging.before(runs, runs[1]), runs[1]) == []
+
+    @pytest.mark.parametrize(
+        ("made", "green", "answer"),
+        [
+            (run(1, "pass", "improved", "known"), True, "3 green"),
+            (run(1, "pass", "fail"), False, "1 of 2 red: te-current native on tiny (fail)"),
+            (run(1), False, "nothing was judged"),
+        ],
+        ids=["green", "red", "nothing"],
+    )
+    def test_the_answer(self, made, green, answer):
+        assert (made.green, trend.answer(made)) == (green, answer)
+
+    def test_lines_hold_gap_snr_and_speed_of_each_cell_over_runs(self):
+        verdicts, _ = reports.session(recipes=("te-current",), speeds=True)
+        runs = [Judged(number=n, name="n", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 4)]
+        found = {(line.quantity, line.label): line for line in judging.lines(runs)}
+        assert set(found) == {("gap", "bf16"), ("gap", "te-current native"), ("speed-up", "te-current native")}
+        gap = next(v.loss.gap for v in verdicts if v.loss and v.loss.gap and v.cell.recipe == "te-current")
+        assert [(p.number, p.value, p.status) for p in found["gap", "te-current native"].points] == [(n, gap.mean, "pass") for n in (1, 4)]
+        assert [p.value for p in found["speed-up", "te-current native"].points] == [1.31, 1.31]
+
+
+class TestPage:
+    def test_a_figure_is_a_quantity_of_a_model_over_named_runs(self):
+        verdicts, _ = reports.session(recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.02}, speeds=True)
+        runs = [Judged(number=n, name=f"v{n}", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 2)]
+        drawn = trend.figures(trend.build(runs))
+        assert [f.title for f in drawn] == ["Gap of tiny", "Gap of mini", "Speed-up of tiny", "Speed-up of mini"]
+        line = next(t for t in drawn[1].data if t["name"] == "te-current native")
+        assert line["x"] == ["0001_v1", "0002_v2"]
+        assert all(1.9 < y < 2.1 for y in line["y"])
+        assert line["marker"]["symbol"] == ["x", "x"] and line["marker"]["line"]["width"] == [3, 3]
+
+    def test_the_folder_holds_all_of_it(self, tmp_path):
+        verdicts, _ = reports.session(recipes=("te-current",))
+        bad = "<img src=x onerror=alert(1)>"
+        made = Judged(number=1, name="v1", date="2026-11-22 10:00", device=bad, facts={"device": bad, "torch": "2.13.0"}, verdicts=verdicts)
+        index, numbers = trend.write(trend.build([made]), tmp_path / "public")
+        text = index.read_text()
+        assert [p.name for p in sorted(index.parent.iterdir())] == ["index.html", "trend.json"]
+        assert bad not in text and "0001_v1" in text and "2026-11-22 10:00" in text
+        assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', re.sub(r"(?s)<script.*?</script>", "", text)) == []
+        assert json.loads(numbers.read_text())["rows"][0]["versions"] == "torch 2.13.0"
+
+
+class TestCommand:
+    @pytest.fixture
+    def three(self, tmp_path) -> Path:
+        """Runs 1 and 3 are equal but for their version; run 2 has another version, too."""
+        for i, version in enumerate(("2.11.0", "2.12.0", "2.13.0")):
+            history.keep(tmp_path, f"torch-{version}", records(torch=version, at=f"2026-11-2{i}T08:00:00+00:00"))
+        return tmp_path
+
+    def command(self, folder: Path, *arguments: str) -> int:
+        return main(["history", *arguments, "--parity-records", str(folder), "--golden-dir", GOLDEN])
+
+    def test_list_names_the_newest_first_with_date_and_versions(self, three, capsys):
+        assert self.command(three, "list") == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[1] for line in lines[1:]] == ["0003_torch-2.13.0", "0002_torch-2.12.0", "0001_torch-2.11.0"]
+        assert "2026-11-22 08:00" in lines[1] and "torch 2.13.0, torchao 0.18.0" in lines[1]
+
+    @pytest.mark.parametrize(("green", "code", "word"), [(True, 0, "green"), (False, 1, "red")])
+    def test_last_is_red_if_the_newest_run_is(self, three, capsys, monkeypatch, green, code, word):
+        monkeypatch.setattr(Judged, "green", property(lambda self: green))
+        assert self.command(three, "last") == code
+        [line] = capsys.readouterr().out.splitlines()[1:]
+        assert line.split()[:2] == [word, "0003_torch-2.13.0"]
+
+    def test_compare_needs_a_green_run_or_a_name(self, three, capsys, monkeypatch):
+        monkeypatch.setattr(Judged, "green", property(lambda self: self.number == 1))
+        assert self.command(three, "compare") == 0
+        assert capsys.readouterr().out.startswith("OLD 0001_torch-2.11.0, NEW 0003_torch-2.13.0\n")
+        assert self.command(three, "compare", "--old", "2", "--new", "torch-2.11.0") == 0
+        assert capsys.readouterr().out.startswith("OLD 0002_torch-2.12.0, NEW 0001_torch-2.11.0\n")
+        monkeypatch.setattr(Judged, "green", property(lambda self: False))
+        assert self.command(three, "compare") == 2
+        assert "no run before 0003_torch-2.13.0 is green; name one with --old" in capsys.readouterr().err
+
+    def test_add_and_page(self, three, tmp_path, capsys):
+        source = three / history.FOLDER / "0001_torch-2.11.0.zip"
+        assert self.command(three, "add", "again", str(source)) == 0
+        assert "0004_again.zip: " in capsys.readouterr().out
+        assert self.command(three, "page", str(tmp_path / "public")) == 0
+        assert (tmp_path / "public" / "index.html").stat().st_size > 1_000_000
+
+    def test_without_a_run_it_says_how_to_keep_one(self, tmp_path, capsys):
+        assert self.command(tmp_path, "list") == 2
+        assert "holds no runs; keep one with fp8parity history add NAME" in capsys.readouterr().err
