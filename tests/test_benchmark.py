@@ -102,3 +102,13 @@ def test_model_flops_by_hand():
 
 def test_the_peak_of_a_gpu_is_known_by_its_name():
     assert benchmark.peak_flops("NVIDIA H200") == 989e12 and benchmark.peak_flops(GPU) is None
+
+
+@pytest.mark.parametrize(("execution", "mode"), [(Execution.FUSED, Mode.GRAPHED), (Execution.NATIVE, Mode.COMPILED_GRAPHED)])
+def test_a_fused_layer_is_not_compiled(monkeypatch, execution, mode):
+    """Tracing it takes a minute and finds only graph breaks. BF16 beside it is compiled."""
+    asked: list[Mode] = []
+    monkeypatch.setattr(benchmark, "make_step", lambda converted, optimizer, schedule, of: asked.append(of) or (lambda *_: torch.zeros(1)))
+    terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), Mode.COMPILED_GRAPHED)
+    benchmark._side(NANO.model, recipes.get("bf16"), execution, *terms)
+    assert asked == [mode]
