@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import weak_scaling as script
 from fp8parity.prediction import weak_scaling
 from fp8parity.prediction.communication import Link, Range, link, step, traffic
 from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.workload.presets import presets
 from sessions import cell
 
 NVLINK = Link(seconds_per_byte=1 / 300e9, seconds_per_turn=5e-6)
@@ -19,6 +21,18 @@ def test_the_bytes_are_those_that_two_gloo_ranks_sent():
     assert (plain.gathered, plain.reduced, plain.calls) == (459_904, 525_568, 8)
     half = traffic(**MICRO, converted=49_152 / 49_280, weight=1)
     assert half.gathered == pytest.approx(263_296)
+
+
+def test_the_script_counts_the_same_bytes_from_a_model():
+    assert script.sent(presets()["micro"].model, 2) == traffic(**MICRO, converted=49_152 / 49_280, weight=2)
+
+
+def test_the_script_says_whether_a_measured_rate_is_inside(timed):
+    config = presets()["1b"].model
+    [found] = weak_scaling.rows([timed(1, 40_000, 48_000), timed(2, 39_000, 30_000)]).values()
+    said = script.lines(config, found, NVLINK, Link(1 / 50e9, 20e-6), [2, 8, 256])
+    assert "measured 39,000 (inside)" in said[0] and "measured 30,000 (OUTSIDE)" in said[0]
+    assert [line.split(":")[0] for line in said] == ["2 ranks", "8 ranks", "256 ranks"] and "measured" not in said[2]
 
 
 def test_a_link_is_found_from_its_own_times():

@@ -69,6 +69,23 @@ def test_without_a_golden_faults_of_every_machine_are_still_found():
     assert gemms.judge(silent, None, ROW).status == "fail"
 
 
+def test_a_compiler_may_fuse_casts_as_it_sees_fit():
+    """Then no cast is timed alone. One that costs time is still seen."""
+    fused = made(casts=[])
+    more = changed(
+        fused, "up fprop training", kernels=["triton_red_fused_0", "triton_per_fused_1", "triton_poi_fused_2", "nvjet_sm90_qqtst"]
+    )
+    golden = gemm_goldens.updated(None, [fused])
+    assert judged(more, golden).status == "pass"
+    slow = changed(more, "up fprop training", recipe_seconds=[s * 1.2 for s in more.gemms[13].recipe_seconds])
+    assert judged(slow, golden).headline == "slower: up fprop training below its band"
+
+
+def test_a_cast_that_is_gone_is_told():
+    fewer = changed(made(), "up fprop training", kernels=["cast", "nvjet_sm90_qqtst"])
+    assert "1 kernel beside the GEMM, golden 2: a cast is lost, or fused with another" in judged(fewer).headline
+
+
 def test_a_recipe_may_leave_a_gemm_in_bf16():
     """Row scaling with wgrad in high precision."""
     plain = {"formats": ("bf16", "bf16"), "kernels": ["nvjet_sm90_tst"], "error": 0.0017}

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from fp8parity.checks.protocol import Result
+from fp8parity import checks
+from fp8parity.checks.protocol import Check, Result
 from fp8parity.distributed import launch, report
-from fp8parity.distributed.report import RankReport
+from fp8parity.distributed.report import Collective, RankReport
 from sessions import cell
 
 pytestmark = pytest.mark.slow
@@ -75,3 +76,45 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted):
 def test_a_run_that_measured_nothing_is_no_result(planted):
     with pytest.raises(ValueError, match="2 ranks ended without an error and measured nothing"):
         planted("nothing", task="rank_faults:nothing")
+
+
+def test_cells_that_ended_keep_their_records(session, planted, monkeypatch):
+    done = cell("ao-tensorwise")
+    session.measure("gemm", done)
+    monkeypatch.setitem(checks.CHECKS, "sharded", Check("sharded", lambda spec: planted("leave")))
+    with pytest.raises(ValueError, match="rank 1 failed: ValueError: the disk of this rank is full"):
+        session.numerics("sharded", cell("bf16", "native", "micro").model_copy(update={"ranks": 2}))
+    assert [path.name for path in session.settings.records.glob("*.json")] == ["ao-tensorwise-tiny-emulated-topics-gemm.json"]
+
+
+def collective(number: int, name: str = "gloo:all_gather") -> Collective:
+    return Collective(number=number, group="0", name=name, dtypes=(["Float"], ["Float"]), sizes=([8], [16]), active=True, created=0.0)
+
+
+def rank(number: int, state: str, **more: object) -> RankReport:
+    return RankReport.model_validate({"rank": number, "pid": 1, "state": state, **more})
+
+
+@pytest.mark.parametrize(
+    ("reports", "words"),
+    [
+        ([], "rank 0, 1, 2 never started: out of memory"),
+        ([rank(0, "done"), rank(1, "done"), rank(2, "running")], "rank 2 ended and said nothing"),
+        (
+            [rank(k, "hangs", waits=collective(4), last=[collective(4)]) for k in (0, 1)] + [rank(2, "asked", last=[collective(3)])],
+            "rank 0 hangs in collective 4 (gloo:all_gather of 8 Float): rank 2 never came to it",
+        ),
+        (
+            [rank(0, "hangs", waits=collective(4), last=[collective(4)])]
+            + [rank(k, "asked", last=[collective(4, "gloo:all_reduce")]) for k in (1, 2)],
+            "rank 0 hangs in collective 4 (gloo:all_gather of 8 Float): rank 1 is in another one, "
+            "collective 4 (gloo:all_reduce of 8 Float)",
+        ),
+        (
+            [rank(0, "failed", error="RuntimeError: Connection closed", when=1), rank(1, "failed", error="KeyError: 'x'", when=2)],
+            "rank 1 failed: KeyError: 'x'; rank 0 then lost the others",
+        ),
+    ],
+)
+def test_the_first_cause_is_named_from_the_reports(reports, words):
+    assert report.sentence(reports, 3, "out of memory\n") == words

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from fp8parity import checks
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
+from fp8parity.report import provenance
+from fp8parity.report.evidence import Evidence
 from sessions import DAY, GOLDEN, cell, verdict
+from verdicts import verdict as made
 
 
 def of(ranks: int, recipe: str = "te-current", execution: str = "native", model: str = "tiny") -> Cell:
@@ -44,3 +48,11 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
     assert isinstance(said, NumericsDetail)
     assert said.unmeasured == ([] if ranks == 1 else ["no numbers for gemm (fprop sqnr @ gaussian); rules only"])
     assert ("x2" in name_of(record)) == (ranks == 2)
+
+
+def test_the_command_of_a_cell_names_its_suite_and_its_ranks():
+    """The report's list of checks is that of the room."""
+    found = {name: module for name, module in checks.CHECKS.items() if isinstance(module, str) and ".distributed." in module}
+    assert set(found) == set(provenance.RANKED)
+    said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
+    assert said == [f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")]
