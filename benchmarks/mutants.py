@@ -39,6 +39,7 @@ TESTS = {
     "judging/claims": "report_claims coverage",
     "judging/compare/__init__": "compare compare_sets compare_numerics compare_speed",
     "judging/compare/change": "compare compare_numerics compare_speed",
+    "judging/compare/gemms": "compare_gemms",
     "judging/compare/loss": "compare compare_sets",
     "judging/compare/numerics": "compare_numerics",
     "judging/compare/speed": "compare_speed",
@@ -74,6 +75,7 @@ TESTS = {
     "judging/rows": "policy_file policy bad_input known_failures",
     "judging/speed": "throughput",
     "judging/speed_goldens": "throughput_goldens throughput golden_diff",
+    "judging/speed_rows": "policy_file gemm_verdict throughput",
     "judging/spreads": "along",
     "judging/stats": "statistics along",
     "judging/tables": "bad_input golden_diff",
@@ -89,6 +91,7 @@ TESTS = {
     "records/schema": "bad_input record_sets files",
     "records/sets": "cells record_sets",
     "records/storage": "files record_sets bad_input",
+    "records/watch": "gpu_monitor gemm_verdict",
     "report/sentence": "report known_failures",
     "gate/selection": "recipes plugin options",
 }

@@ -147,10 +147,14 @@ def test_every_parameter_has_a_number(measure, session):
         assert ("layers.0.attention.q_proj.bias" in names) == model.bias
 
 
+def power_of(*batches: tuple[list[float], list[float]]) -> layers.Power:
+    pairs = sum(layers.powers_of(torch.tensor(reference), torch.tensor(got)) for reference, got in batches)
+    assert isinstance(pairs, torch.Tensor)
+    return layers.Power(*pairs.tolist())
+
+
 def test_the_power_of_batches_adds_up():
-    power = layers.Power()
-    power.add(torch.tensor([3.0, 0.0]), torch.tensor([3.0, 1.0]))
-    power.add(torch.tensor([0.0, 9.0]), torch.tensor([0.0, 9.0]))
+    power = power_of(([3.0, 0.0], [3.0, 1.0]), ([0.0, 9.0], [0.0, 9.0]))
     assert (power.signal, power.noise) == (90, 1)
     assert power.sqnr == pytest.approx(10 * math.log10(90))
 
@@ -160,9 +164,7 @@ def test_the_power_of_batches_adds_up():
     [(1.0, 1.0, math.inf), (0.0, 0.0, math.inf), (0.0, 1.0, -math.inf), (1.0, math.nan, math.nan), (1.0, -1.0, -20 * math.log10(2))],
 )
 def test_the_power_of_special_values(reference, got, value):
-    power = layers.Power()
-    power.add(torch.tensor([reference]), torch.tensor([got]))
-    assert power.sqnr == pytest.approx(value, nan_ok=True)
+    assert power_of(([reference], [got])).sqnr == pytest.approx(value, nan_ok=True)
 
 
 def test_a_gradient_that_is_missing_on_one_side_is_an_error(session, eager, monkeypatch):

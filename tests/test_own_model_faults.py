@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -68,3 +69,13 @@ def test_a_fault_is_red(name, fault, tmp_path, monkeypatch, eager):
     fault(monkeypatch)
     found = judged(name, tmp_path)
     assert found.status == "fail", found.message()
+
+
+def test_a_golden_that_has_learnt_too_little_decides_nothing(tmp_path, eager):
+    """Nothing is known of the entropy of such data, so the loss itself must have fallen."""
+    (tmp_path / policy.FILE).write_text(shown_policy())
+    model = own("my_models", 4)
+    control, run = trained(model), trained(model, "te-current")
+    found = loss.judge([run], [control], from_runs([control], []), policy.load(tmp_path, DAY), MeasuredNumbers())
+    assert found.status == "inconclusive"
+    assert re.search(r"BF16 has hardly learnt: its loss fell from 4\.\d+ to \d\.\d+; below 25% of that way", found.headline), found.headline

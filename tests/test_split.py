@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
 from fp8parity.judging.module_filter import propose, speeds
@@ -129,3 +130,10 @@ def test_the_csv_has_every_bit():
     rows = list(csv.DictReader(io.StringIO(shown.as_csv(made(Q)))))
     assert [r["category"] for r in rows] == ["gemm", "quantise", "idle"]
     assert float(rows[0]["bf16_seconds"]) == 0.8 * 0.0125 and float(rows[1]["recipe_share"]) == pytest.approx(0.1)
+
+
+def test_the_json_holds_linears_and_filter():
+    found = json.loads(shown.as_json(made(Q, KV)))
+    assert found["filter"]["filters"] == ["k_proj", "v_proj"] and found["filter"]["gain"] == pytest.approx(1.02)
+    assert [(x["linears"][0], x["slower"]) for x in found["linears"]] == [("attention.k_proj", True), ("attention.q_proj", False)]
+    assert found["categories"][0]["category"] == "gemm" and json.loads(shown.as_json(made(Q)))["filter"] is None

@@ -1,0 +1,111 @@
+"""The commands ``fp8parity block`` and ``fp8parity split``: what they ask of the runner, print and write, and what they refuse. No GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fp8parity import cli
+from fp8parity.cli import blocks
+from fp8parity.recipes.recipe import Recipe
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Throughput, TimeSplit
+from fp8parity.records.timings import BlockShape
+from fp8parity.workload.shapes import Workload
+from test_split import KV, Q
+from test_split import made as split_of
+from timings import calm_but
+from timings import made as timed
+
+SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
+
+
+class FakeRunner:
+    """It keeps what it was asked for, and answers with made-up records: 1.2 times BF16, and 1.25 times with a filter."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def time_block(self, recipe: Recipe, execution: Execution, workload: Workload, variant: str = "") -> Throughput:
+        self.asked.append((recipe.filters, execution, workload.sequence, workload.micro_batch, variant))
+        return timed(1.25 if variant else 1.2, block=SHAPE, watch=calm_but(sm_clocks=[1605] * 22, power_capped=0.5))
+
+    def split_block(self, recipe: Recipe, execution: Execution, workload: Workload) -> TimeSplit:
+        self.asked.append(("block", workload.shape.name))
+        return split_of(Q, KV)
+
+    def split_step(self, cell: Cell) -> TimeSplit:
+        self.asked.append(("step", cell.id))
+        return split_of(Q, KV)
+
+
+@pytest.fixture
+def runner(monkeypatch) -> FakeRunner:
+    fake = FakeRunner()
+    monkeypatch.setattr(blocks, "_runner", lambda args: fake)
+    monkeypatch.setattr("fp8parity.recipes.registry.skip_reason", lambda *given: None)
+    return fake
+
+
+@pytest.fixture
+def run(capsys) -> Callable[..., tuple[int, str, str]]:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = cli.main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_a_block_is_timed_and_its_speed_shown_with_clock_and_power_limit(runner, run):
+    code, out, _ = run("block", "llama3-8b", "--recipe", "te-current", "--execution", "fused", "--sequence", "8192")
+    assert code == 0 and runner.asked == [(("lm_head",), "fused", 8192, 1, "")]
+    assert out.startswith("te-current-base-native compiled: 1.200x [")
+    assert "BF16 164 TFLOP/s, te-current 197" in out and "1605 MHz, power cap in 50% of turns" in out
+
+
+def test_a_filter_is_part_of_the_recipe_and_of_the_variant(runner, run):
+    run("block", "llama3-70b", "--recipe", "ao-rowwise", "--filter", "k_proj", "--filter", "v_proj")
+    assert runner.asked == [(("lm_head", "k_proj", "v_proj"), "native", 4096, 1, "without k_proj v_proj")]
+
+
+def test_a_model_that_the_suite_times_is_split_as_a_step_and_others_as_a_block(runner, run):
+    run("split", "1b", "--recipe", "te-current")
+    run("split", "1b", "--recipe", "te-current", "--block")
+    run("split", "llama3-8b", "--recipe", "te-current")
+    assert runner.asked == [("step", "te-current-1b-native"), ("block", "1b"), ("block", "llama3-8b")]
+
+
+def test_the_proposed_filter_is_measured_on_request(runner, run):
+    _, out, _ = run("split", "llama3-8b", "--recipe", "te-current", "--measure-filter")
+    assert [a[-1] for a in runner.asked[1:]] == ["", "without k_proj v_proj"]
+    assert "predicted gain +2.0%" in out and "measured gain of the filter for a block +4.2%" in out
+
+
+def test_the_tables_are_written(runner, run, tmp_path):
+    files = (tmp_path / "s.csv", tmp_path / "s.json")
+    assert run("split", "1b", "--recipe", "te-current", "--csv", str(files[0]), "--json", str(files[1]))[0] == 0
+    assert files[0].read_text().startswith("cell,category,") and '"filter"' in files[1].read_text()
+    (tmp_path / "file").write_text("")
+    code, _, err = run("split", "1b", "--recipe", "te-current", "--csv", str(tmp_path / "file" / "s.csv"))
+    assert code == 2 and "s.csv could not be written" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("block", "llama3-9b", "--recipe", "te-current"), "llama3-8b"),
+        (("block", "llama3-8b", "--recipe", "te-curent"), "te-current"),
+        (("block", "llama3-8b", "--recipe", "te-current", "--sequence", "0"), "--sequence 0: give 1 or more"),
+        (("block", "llama3-8b", "--recipe", "te-current", "--micro-batch", "-1"), "--micro-batch -1: give 1 or more"),
+        (("split", "missing.json", "--recipe", "te-current"), "missing.json"),
+        (("block", "llama3-8b", "--recipe", "te-current"), "needs a GPU"),
+        (("split", "llama3-8b", "--recipe", "te-current", "--execution", "emulated"), "this machine has none"),
+    ],
+)
+def test_what_is_refused_is_one_line(run, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "") and words in err and len(err.splitlines()) == 1
+    assert list(Path().iterdir()) == []

@@ -1,0 +1,59 @@
+"""The GEMMs of two sets: what moved, framework or recipe, and what cannot be compared."""
+
+from __future__ import annotations
+
+import pytest
+import reports
+from fp8parity.judging.compare import gemms
+from fp8parity.judging.policy import Policy
+from fp8parity.records.gemms import GemmTimes
+from fp8parity.records.sets import machines
+from gemm_records import ROW, changed, made, watched
+from sessions import GOLDEN
+
+RULES = Policy(path=GOLDEN, gemm=(ROW,))
+LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
+
+
+def compared(a: GemmTimes, b: GemmTimes):
+    ((old,), (new,)) = machines([a]), machines([b])
+    return gemms.changes(old, new, RULES)
+
+
+def slower(record: GemmTimes, factor: float) -> GemmTimes:
+    """Both sides take ``factor`` times as long."""
+    times = ("bf16_seconds", "recipe_seconds")
+    found = [g.model_copy(update={k: [s * factor for s in getattr(g, k)] for k in times}) for g in record.gemms]
+    return record.model_copy(update={"gemms": found})
+
+
+@pytest.mark.parametrize(
+    ("new", "moved", "effect"),
+    [
+        (made(), "noise", "none"),
+        (made(training=1.6 * 1.02), "noise", "none"),
+        (made(training=1.6 * 0.9), "recipe moved", "regression"),
+        (made(training=1.6 * 1.1), "recipe moved", "gain"),
+        (slower(made(), 1.2), "framework moved", "regression"),
+        (slower(made(), 0.8), "framework moved", "gain"),
+        (slower(made(training=1.4), 1.2), "both moved", "regression"),
+        (made(watch=watched(busy_before=50)), "cannot say", "unknown"),
+        (changed(made(), "o dgrad training", **LOST), "cannot say", "unknown"),
+        (made(provenance=reports.provenance(device="Another")), "shown", "none"),
+    ],
+)
+def test_what_moved(new, moved, effect):
+    kernel, training = compared(made(), new)
+    assert (training.moved, training.effect) == (moved, effect)
+    assert (kernel.what, training.what) == ("GEMM throughput, kernel", "GEMM throughput, training")
+    assert training.old == "1.600x BF16 [1.596, 1.604]"
+
+
+def test_a_lost_gemm_is_told():
+    _, training = compared(made(), changed(made(), "o dgrad training", **LOST))
+    assert training.new == "no sum"
+    assert training.notes == ["NEW: o dgrad training failed: no algorithm; no sum without it"]
+
+
+def test_another_batch_is_not_compared():
+    assert compared(made(), made(sequence=1024)) == []

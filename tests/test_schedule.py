@@ -1,0 +1,91 @@
+"""How a session with pytest-xdist starts and orders its tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fp8parity.gate.context import POOL, _share_cores
+from fp8parity.training import variables
+from processes import FIXTURES, ROOT, run
+
+PROBE = """
+import os, sys
+import pytest
+
+def say(when):
+    process = os.environ.get("PYTEST_XDIST_WORKER", "main")
+    with open("seen.txt", "a") as out:
+        out.write(f"{process} {when} {'torch' in sys.modules} {os.environ.get('TORCHINDUCTOR_COMPILE_THREADS')}\\n")
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart():
+    say("start")
+
+def pytest_collection_finish(session):
+    say("collected")
+"""
+
+
+@pytest.mark.slow
+def test_the_main_process_starts_its_workers_before_it_imports_torch(tmp_path: Path):
+    (tmp_path / "probe.py").write_text(PROBE)
+    command = [sys.executable, "-m", "pytest", "-p", "fp8parity.gate.plugin", "-p", "probe", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), "-k", "codes and te-current-emulated", "-n", "1", "-q"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([FIXTURES, str(tmp_path)])}
+    environment.pop("TORCHINDUCTOR_COMPILE_THREADS", None)
+    done = subprocess.run([*command, *gate], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = (tmp_path / "seen.txt").read_text().splitlines()
+    assert "main start False None" in seen
+    assert any(line.startswith("gw0 collected True ") for line in seen)
+
+
+@pytest.mark.parametrize(("workers", "threads"), [(1, "16"), (4, "4"), (8, "1"), (32, "1")])
+def test_workers_share_the_cores_for_compilation(monkeypatch, workers, threads):
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    _share_cores(workers)
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == threads
+    assert POOL == 4
+    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
+    _share_cores(workers)
+    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "7"
+
+
+def test_how_many_processes_compile_is_not_recorded():
+    """Otherwise the records of a session with workers would be those of another machine."""
+    assert variables.recorded({"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}) == {
+        "TORCHINDUCTOR_MAX_AUTOTUNE": "1"
+    }
+
+
+@pytest.mark.slow
+def test_the_longest_tests_run_first_under_xdist(tmp_path: Path):
+    """One worker: the order is that of the recorded seconds. A skipped test is second, so that no test waits behind a long one."""
+    (tmp_path / "golden/seconds/cpu").mkdir(parents=True)
+    (tmp_path / "golden/policy.toml").write_text("")
+    rows = [("test_codes", 5), ("test_gemm_sqnr", 50), ("test_accumulation", 30)]
+    text = "".join(f"{test},tiny,te-current,emulated,test,{seconds}\n" for test, seconds in rows)
+    (tmp_path / "golden/seconds/cpu/x.csv").write_text("test,model,recipe,execution,per,seconds\n" + text)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("fp8parity.gate.plugin",)\n' + STUB)
+    (tmp_path / "suites").symlink_to(ROOT / "suites")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
+    chosen = "codes or gemm or accumulation"
+    done = run("pytest", "suites/numerics", "--recipe", "te-current", "--execution", "emulated", "-n", "1", "-k", chosen, cwd=tmp_path)
+    assert (tmp_path / "order.txt").read_text().split() == ["gemm", "accumulation", "codes"], done.stdout
+
+
+STUB = """
+from fp8parity.runner import Runner
+
+def measure(self, check, cell, variant=None):
+    with open("order.txt", "a") as out:
+        out.write(check + "\\n")
+    raise ValueError("not measured")
+
+Runner.measure = measure
+"""
