@@ -55,10 +55,18 @@ def survived(done: Done, sentence: str, line: str) -> None:
     assert "INTERNALERROR" not in done.stdout + done.stderr
 
 
+LATE = """
+import pathlib
+
+def pytest_runtest_logfinish(nodeid):
+    if not pathlib.Path("late").exists():
+        pathlib.Path("late").write_text("")
+"""
+"""Where a report was to stand in a folder there is a file when the tests are done. What can be seen before is refused before."""
 WAYS = {
-    "--parity-report file/r.html could not be written: ": ("--parity-report", "file/r.html"),
+    "--parity-report late/r.html could not be written: ": ("--parity-report", "late/r.html"),
     "--junitxml ": ("--junitxml", FULL),
-    "the step summary could not be written: [Errno 28] No space left on device": (),
+    "the step summary could not be written: [Errno 28] cannot write /dev/full: No space left on device": (),
 }
 
 
@@ -68,7 +76,7 @@ WAYS = {
 )
 def test_a_report_that_cannot_be_written_is_one_line(gate, tmp_path, line, arguments, status, code, sentence):
     variables = {"GITHUB_ACTIONS": "true"} | ({} if arguments else {"GITHUB_STEP_SUMMARY": FULL})
-    done = gate(*arguments, "--parity-report", "ok.json", environment=variables, te_block=status)
+    done = gate(*arguments, "--parity-report", "ok.json", environment=variables, te_block=status, more=LATE)
     assert done.returncode == code, done.stdout
     survived(done, sentence, f"fp8-parity: {line}")
     assert f"::error title=fp8-parity::{line}" in done.stdout

@@ -21,16 +21,14 @@ def golden(tmp_path, monkeypatch):
 
 
 class FakeNvml(SimpleNamespace):
-    """NVML of one GPU; ``used``, ``reasons``, ``clocks`` and ``energies`` (mJ, None: not supported) are consumed a sample each."""
+    """NVML of one GPU; ``used``, ``reasons`` and ``clocks`` are consumed a sample each. It tells no energy."""
 
-    def __init__(self, used: list[int], reasons: list[int], clocks: list[int], energies: list[int] | None) -> None:
-        busy, left, speeds, counter = iter(used), iter(reasons), iter(clocks), iter(energies or [])
+    def __init__(self, used: list[int], reasons: list[int], clocks: list[int]) -> None:
+        busy, left, speeds = iter(used), iter(reasons), iter(clocks)
         self.NVMLError_NotSupported = type("NVMLError_NotSupported", (Exception,), {})
 
         def energy(handle: object) -> int:
-            if energies is None:
-                raise self.NVMLError_NotSupported
-            return next(counter)
+            raise self.NVMLError_NotSupported
 
         super().__init__(
             NVML_CLOCK_SM=1,
@@ -43,14 +41,13 @@ class FakeNvml(SimpleNamespace):
         )
 
 
-def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980), energies=None) -> Watch | None:
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks), energies))
+def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 1980)) -> Watch | None:
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml(list(used), list(reasons), list(clocks)))
     monkeypatch.setattr(gpu_monitor, "SETTLE", 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: SimpleNamespace(uuid="x"))
     monitor = gpu_monitor.GPUMonitor(torch.device("cuda:0"))
     for _ in reasons:
-        monitor.start()
         monitor.sample()
     return monitor.result()
 
@@ -79,12 +76,37 @@ def test_the_watch_keeps_every_clock(monkeypatch):
     )
 
 
-def test_each_block_has_its_energy(monkeypatch):
-    """The counter is read before and after a block, so what lies between two blocks counts for none. An older GPU tells nothing."""
-    found = watched(monkeypatch, energies=[1000, 1175, 2000, 2140, 3000, 3176])
-    assert found and found.joules == pytest.approx([0.175, 0.14, 0.176])
-    older = watched(monkeypatch)
-    assert older and older.joules == []
+class Counter:
+    """A counter of energy of a GPU at 700 W that moves every 0.1 s, and a clock. Looking at the clock takes 1 ms."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += 0.001
+        return self.now
+
+    def energy(self) -> float:
+        return 700 * 0.1 * int(self.perf_counter() / 0.1)
+
+
+def test_the_power_is_that_between_two_moves_of_the_counter(monkeypatch):
+    """A step of 0.3 s spans several moves; the mean over whole moves does not depend on where the work began."""
+    counter = Counter()
+    monkeypatch.setattr(gpu_monitor.time, "perf_counter", counter.perf_counter)
+    monkeypatch.setattr(gpu_monitor.time, "sleep", lambda seconds: None)
+    monitor = gpu_monitor.GPUMonitor(torch.device("cpu"))
+    monkeypatch.setattr(monitor, "_energy", counter.energy)
+    monitor.measure_power(lambda: None)
+    assert monitor.watts == pytest.approx([700], rel=0.05)
+
+
+def test_a_gpu_that_tells_no_energy_has_no_power(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([0], [], []))
+    monitor = gpu_monitor.GPUMonitor(torch.device("cpu"))
+    monitor.handle = "gpu"
+    monitor.measure_power(lambda: pytest.fail("nothing is measured"))
+    assert monitor.watts == []
 
 
 def test_without_nvml_there_is_no_watch(monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -67,6 +68,24 @@ def test_every_measured_cell_can_be_tested(measurements, capsys):
     rows = [line for line in text.splitlines() if "te-current native" in line and "%" in line]
     assert [r.split()[0] for r in rows] == ["1b", "base", "small"]
     assert "the spread of 2 measured cells of 2 other models" in text  # 1b itself does not count for 1b
+
+
+def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
+    files = ["--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
+    text = out(capsys, "1b", "--gpu", "h100", "--records", str(measurements), *files)
+    data = json.loads((tmp_path / "a.json").read_text())
+    assert (data["model"], data["micro_batch"], data["sequence"], data["gpu"]) == ("1b", 8, 2048, gpu.NAME)
+    native, fused = data["predicted"]
+    assert (native["execution"], fused["execution"]) == ("native", "fused")
+    assert f"{native['speed_up']:.3f}x [{native['low']:.3f}, {native['high']:.3f}]" in text
+    assert native["speed_up"] == pytest.approx(native["bf16_seconds"] / native["seconds"])
+    first, _ = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
+    assert float(first["speed_up"]) == native["speed_up"] and float(first["GEMMs"]) == native["parts"]["GEMMs"]
+
+
+def test_a_fused_block_stands_beside_fused_bf16(measurements, capsys):
+    text = out(capsys, "1b", "--block", "--gpu", "h100", "--records", str(measurements))
+    assert "BF16 native: " in text and "BF16 fused: " in text
 
 
 def test_without_measured_steps_there_is_no_interval(tmp_path, capsys):

@@ -26,7 +26,7 @@ CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpu
 
 def timing(**changes: object) -> Throughput:
     """A timed step of ``CELL``: blocks of 10 steps of 1,000 tokens."""
-    watch = CALM.model_copy(update={"joules": [70.0, 56.0] * 6})
+    watch = CALM.model_copy(update={"watts": [175.0, 175.0]})
     made = Throughput(
         cell=CELL, mode=Mode.COMPILED, tokens=1000, steps_a_block=10, bf16_seconds=[0.4] * 6, recipe_seconds=[0.32] * 6, bf16_memory=1,
         recipe_memory=1, flops_per_token=6e9, peak_flops=None, watch=watch, provenance=reports.provenance(), session="s",
@@ -81,6 +81,12 @@ class TestGemms:
         assert [t["name"] for t in drawn.data[:-2]] == ["bf16", "te-current"]
         assert [m.label for m in drawn.modes] == ["GEMM alone", "With its casts"]
         assert all(len(m.traces["x"]) == len(drawn.data) for m in drawn.modes)
+
+    def test_bf16_stands_once_for_each_gemm(self, report):
+        other = [p.model_copy(update={"recipe": "te-block"}) for p in report.throughput.gemms]
+        drawn = throughput_figures.roofline([*report.throughput.gemms, *other], some(report.throughput.roofs))
+        counts = {t["name"]: len(t["x"]) for t in drawn.data[:-2]}
+        assert counts == {"bf16": 12, "te-current": 12, "te-block": 12}
 
     def test_the_speed_up_by_shape_has_both_ways(self, report):
         drawn = throughput_figures.by_shape(report.throughput.gemms)
@@ -150,13 +156,13 @@ class TestWorth:
         assert (row.worth, row.why) == (None, "no loss gap of this cell on record")
 
     def test_energy_per_token(self, report):
-        """70 J and 56 J for 10 steps of 1,000 tokens."""
+        """175 W for 0.4 s and for 0.32 s make 70 J and 56 J for 10 steps of 1,000 tokens."""
         [row] = report.throughput.worths
         assert row.joules == pytest.approx((7.0, 5.6))
 
-    @pytest.mark.parametrize("joules", [[], [70.0] * 11])
-    def test_without_all_energies_there_is_none(self, joules):
-        record = timing(watch=CALM.model_copy(update={"joules": joules}))
+    @pytest.mark.parametrize("watts", [[], [700.0]])
+    def test_without_both_powers_there_is_none(self, watts):
+        record = timing(watch=CALM.model_copy(update={"watts": watts}))
         assert throughput._joules(CELL, Evidence([record])) is None
 
 

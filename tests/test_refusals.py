@@ -1,0 +1,75 @@
+"""What can be refused is refused in one line before the first test: nothing is trained, and no file is made."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gates
+import projects
+import pytest
+from processes import Done
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def gate(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder.html").mkdir()
+    return gates.of(tmp_path)
+
+
+def refused(done: Done, words: str, folder: Path) -> None:
+    text = done.stdout + done.stderr
+    assert done.returncode == 4, text
+    [line] = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+    assert re.search(words, line)
+    assert "Traceback" not in text and "verdict " not in text and "Refuse" not in text
+    assert not list((folder / ".parity").glob("*.json"))
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_a_report_without_a_place_is_refused(gate, tmp_path, workers):
+    refused(
+        gate(*workers, "--parity-report", "file/r.html"), "--parity-report file/r.html: cannot write into file: Not a directory", tmp_path
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--parity-report", "folder.html"), "--parity-report folder.html: it is a folder; name a file in it"),
+        (("--parity-report", "/proc/r.md"), "--parity-report /proc/r.md: cannot write into /proc: "),
+        (("--parity-records", "file/x"), "--parity-records file/x: cannot write into .*/file: Not a directory"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused(gate, tmp_path, arguments, words):
+    refused(gate(*arguments), words, tmp_path)
+
+
+def test_folders_are_made_only_when_they_are_needed(gate, tmp_path):
+    done = gate("--collect-only", "--parity-report", "new/r.md", "--parity-records", "records/deep")
+    assert done.returncode == 0
+    assert gate("--parity-report", "new/r.md", "--parity-records", "records/deep").returncode == 0
+    assert (tmp_path / "new/r.md").exists()
+    assert list((tmp_path / "records/deep").glob("*.json"))
+
+
+@pytest.fixture
+def project(tmp_path):
+    return projects.make(tmp_path)
+
+
+def test_goldens_are_refused_in_ci(project):
+    refused(projects.start(project, "--golden-update", CI="true"), "--golden-update is refused: CI never records goldens", project)
+
+
+def test_goldens_of_uncommitted_code_are_refused(project):
+    (project / "more.txt").write_text("")
+    refused(projects.start(project, "--golden-update"), "--golden-update is refused: the working tree has uncommitted changes", project)
+
+
+def test_a_golden_folder_that_cannot_be_written_is_refused(project):
+    done = projects.start(project, "--golden-update", "--golden-dir", "/proc/golden")
+    refused(done, "--golden-dir /proc/golden: cannot write into /proc: ", project)
