@@ -19,7 +19,7 @@ from typing import Any, get_args
 import own_models
 import pytest
 from curves import curve
-from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, conftest, example, steps
+from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, conftest, steps
 from fp8parity import checks, cli, recipes
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, LOSS, THROUGHPUT, Status
 from fp8parity.records.cell import Cell, Execution
