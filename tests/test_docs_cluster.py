@@ -23,7 +23,7 @@ def test_a_script_is_well_formed(block):
 
 def test_there_are_such_scripts():
     assert any("--parity-shard auto" in b.text for b in SCRIPTS)
-    assert any("completionMode: Indexed" in b.text for b in JOBS)
+    assert any("--parity-shard auto" in b.text for b in JOBS)
 
 
 def test_the_slurm_array_is_split_by_its_own_variables():
@@ -35,7 +35,7 @@ def test_the_slurm_array_is_split_by_its_own_variables():
 
 
 def test_the_kubernetes_job_tells_its_pods_the_number_of_shards():
-    [job] = [yaml.safe_load(b.text) for b in JOBS if "completionMode: Indexed" in b.text]
+    [job] = [yaml.safe_load(b.text) for b in JOBS if "--parity-shard auto" in b.text and "kind: Job" in b.text]
     spec = job["spec"]
     [container] = spec["template"]["spec"]["containers"]
     given = {v["name"]: v["value"] for v in container["env"]}
