@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from fp8parity.checks.protocol import Result, RunSpec
-from fp8parity.distributed import parity, sharding, train, worker
-from fp8parity.distributed.arms import ARMS
-from fp8parity.distributed.sharding import ShardedOptimizer
+from fp8parity.distributed import checkpoint, parity, sharding, train, wire, worker
+from fp8parity.distributed.arms import ARMS, Arm
+from fp8parity.distributed.sharding import ShardedOptimizer, local
 from fp8parity.distributed.train import Together, alone
 from fp8parity.training import provenance
 from torch import Tensor
@@ -30,6 +30,13 @@ AT = 1
 def first_arm(spec: RunSpec) -> Result:
     """The task of these programs: one arm, beside the work on one rank."""
     return parity.compared(Together(spec, ARMS[0]).run(), alone(spec), ARMS[0].name), []
+
+
+def gathered_in_fp8(spec: RunSpec) -> Result:
+    """The arm with FP8 all-gather and precomputed scales, and what it sends."""
+    together = Together(spec, next(arm for arm in ARMS if arm.precompute))
+    together.take(together.batches(0), 0)
+    return wire.measure(together)
 
 
 def nothing(spec: RunSpec) -> Result:
@@ -100,6 +107,41 @@ def tables_cast() -> None:
     sharding.MixedPrecisionPolicy = lambda **given: real(**{**given, "cast_forward_inputs": True})  # type: ignore[assignment,misc]
 
 
+def option_ignored() -> None:
+    """The option of the FP8 all-gather is lost on the way."""
+    Arm.of = lambda self, recipe: recipe  # type: ignore[method-assign]
+
+
+def precompute_forgotten() -> None:
+    from fp8parity.recipes.adapters import torchao_ranks
+
+    torchao_ranks.precompute_scales = lambda model: None
+
+
+def scale_rounded() -> None:
+    """Loaded weights are too large by the rounding of one scale in BF16."""
+    real = checkpoint.Session.load
+
+    def load(self: Any, folder: Path) -> None:
+        real(self, folder)
+        with torch.no_grad():
+            local(next(self.model.parameters()).detach()).mul_(1 + 2**-9)
+
+    checkpoint.Session.load = load  # type: ignore[method-assign]
+
+
+def optimiser_lost() -> None:
+    """The moments of the optimiser are not loaded."""
+    real = checkpoint.Session.load
+
+    def load(self: Any, folder: Path) -> None:
+        kept = {p: {k: v.clone() for k, v in s.items()} for p, s in self.adamw.state.items()}
+        real(self, folder)
+        self.adamw.state.update(kept)
+
+    checkpoint.Session.load = load  # type: ignore[method-assign]
+
+
 PLANTS: dict[str, Callable[[], None]] = {
     "hang": lambda: in_step(hang),
     "kill": lambda: in_step(kill),
@@ -110,6 +152,10 @@ PLANTS: dict[str, Callable[[], None]] = {
     "one gradient not reduced": local_norm,
     "summed": summed,
     "tables cast": tables_cast,
+    "option ignored": option_ignored,
+    "precompute forgotten": precompute_forgotten,
+    "scale rounded": scale_rounded,
+    "optimiser lost": optimiser_lost,
 }
 
 if __name__ == "__main__":

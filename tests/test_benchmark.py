@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,3 +103,18 @@ def test_model_flops_by_hand():
 
 def test_the_peak_of_a_gpu_is_known_by_its_name():
     assert benchmark.peak_flops("NVIDIA H200") == 989e12 and benchmark.peak_flops(GPU) is None
+
+
+@pytest.mark.parametrize(("execution", "mode"), [(Execution.FUSED, Mode.GRAPHED), (Execution.NATIVE, Mode.COMPILED_GRAPHED)])
+def test_a_fused_layer_is_not_compiled(monkeypatch, execution, mode):
+    """Tracing it takes a minute and finds only graph breaks. BF16 beside it is compiled."""
+    asked: list[Mode] = []
+
+    def make(converted: object, optimizer: object, schedule: object, of: Mode) -> Callable[..., torch.Tensor]:
+        asked.append(of)
+        return lambda *_: torch.zeros(1)
+
+    monkeypatch.setattr(benchmark, "make_step", make)
+    terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), Mode.COMPILED_GRAPHED)
+    benchmark._side(NANO.model, recipes.get("bf16"), execution, *terms)
+    assert asked == [mode]

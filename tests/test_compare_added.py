@@ -48,6 +48,14 @@ def test_what_a_version_cannot_run_is_new_and_green(runs, more):
     assert f"; new: {CELL} (it needs torchao 0.18 or later) (" in found.sentence
 
 
+def test_the_id_of_a_test_without_a_model_leaves_the_model_out(runs, more):
+    """That of test_gemm_sqnr is "ao-mxfp8-emulated", and its record is of "ao-mxfp8-tiny-emulated"."""
+    found = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY, {"te-block-emulated": "torchao 0.18 or later"})
+    assert (found.code, [m.cell for m in found.added]) == (0, [CELL])
+    other = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY, {"te-block-native": "torchao 0.18 or later"})
+    assert (other.code, other.added) == (2, [])
+
+
 def test_without_that_reason_it_is_missing_and_the_first_words_say_it(runs, more):
     found = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY)
     assert (found.code, found.added) == (2, [])

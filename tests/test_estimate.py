@@ -55,6 +55,14 @@ def test_without_any_record_the_speed_of_the_device_counts():
     assert found.run(cell("te-current", "native", "mini")) == 10.0
     assert found.run(TE) == 30.0
     assert costs().run(TE) is None
+    narrow = Costs({"mini": Size(1e9, 0.0, 1e8)}, {}, lambda test, _: None, 1e9)
+    assert narrow.run(CONTROL) == pytest.approx(1 + 24)
+
+
+def test_a_step_of_micro_takes_what_a_xeon_took():
+    """44 ms with products of 60 GFLOP/s; 13.3 s a run (golden/records/micro-xeon.zip)."""
+    found = Costs({"mini": size_of(presets()["micro"])}, {}, lambda test, _: None, 60e9)
+    assert found.run(CONTROL) == pytest.approx(13.3, rel=0.1)
 
 
 def test_what_is_not_known_is_said():

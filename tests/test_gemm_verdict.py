@@ -81,6 +81,47 @@ def test_a_compiler_may_fuse_casts_as_it_sees_fit():
     assert judged(slow, golden).headline == "slower: up fprop training below its band"
 
 
+def test_the_number_of_casts_counts_only_where_they_run_alone():
+    """The casts of another linear say nothing about those of this one."""
+    others = [c for c in made().casts if c.linear != "up"]
+    more = changed(made(casts=others), "up fprop training", kernels=["cast"] * 3 + ["nvjet_sm90_qqtst"])
+    assert judged(more).status == "pass"
+    assert judged(changed(made(), "up fprop training", kernels=["cast"] * 3 + ["nvjet_sm90_qqtst"])).status == "fail"
+
+
+def test_a_gemm_that_only_the_golden_has_is_lost():
+    """The head is in no sum, so nothing else would miss it."""
+    whole = made("llama3-8b")
+    golden = gemm_goldens.updated(None, [whole])
+    for count, words in (
+        (1, "lm_head fprop kernel is lost: the golden has it"),
+        (6, "lm_head fprop kernel is lost (and 5 more): the golden has it"),
+    ):
+        head = [g for g in whole.gemms if g.part == "model"][:count]
+        found = judged(whole.model_copy(update={"gemms": [g for g in whole.gemms if g not in head]}), golden)
+        assert (found.status, found.headline) == ("error", words)
+    fewer = gemm_goldens.updated(None, [whole.model_copy(update={"gemms": whole.gemms[:-1]})])
+    assert judged(whole, fewer).headline == "the golden has no lm_head wgrad training"
+
+
+@pytest.mark.parametrize(("pairs", "status"), [(5, "error"), (6, "inconclusive"), (7, "inconclusive"), (8, "pass")])
+def test_few_pairs_are_no_measurement(pairs, status):
+    def few(record):
+        times = ("bf16_seconds", "recipe_seconds")
+        return record.model_copy(update={"gemms": [g.model_copy(update={k: getattr(g, k)[:pairs] for k in times}) for g in record.gemms]})
+
+    assert judged(few(made())).status == status
+
+
+def test_the_numbers_of_a_failure_have_their_places():
+    silent = judged(changed(made(), "down dgrad kernel", kernels=["nvjet_sm90_tst"]))
+    assert [(f.metric, f.where, f.value) for f in silent.failing] == [("quantised kernels", "down dgrad kernel", 0)]
+    slow = judged(made(training=1.4))
+    assert {f.where for f in slow.failing} >= {"up fprop training", "training sum"}
+    assert next(f.value for f in slow.failing if f.where == "training sum") == pytest.approx(1.4, rel=1e-3)
+    assert judged(made()).failing == []
+
+
 def test_a_cast_that_is_gone_is_told():
     fewer = changed(made(), "up fprop training", kernels=["cast", "nvjet_sm90_qqtst"])
     assert "1 kernel beside the GEMM, golden 2: a cast is lost, or fused with another" in judged(fewer).headline

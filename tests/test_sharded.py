@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fp8parity import checks
 from fp8parity.distributed import launch
+from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.schema import Measurements
 from sessions import cell, verdict
 
@@ -15,14 +16,18 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def judged(session, trajectory, monkeypatch):
-    """The verdict on one arm of BF16 on two ranks, with a planted fault ("" for none)."""
-    of = cell("bf16", "native", "micro").model_copy(update={"ranks": 2})
+    """The metrics and places that a fault on two ranks turns red."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
-    def run(fault: str):
+    def run(fault: str, task: str = "rank_faults:first_arm", recipe: str = "bf16", check: str = "sharded") -> set[str]:
+        of = cell(recipe, "native" if recipe == "bf16" else "emulated", "micro").model_copy(update={"ranks": 2})
         monkeypatch.setenv("FP8PARITY_PLANT", fault)
-        values, _ = launch.launch("rank_faults:first_arm", session.spec(of), program="rank_faults")
-        return verdict(Measurements(cell=of, check="sharded", values=values, provenance=trajectory().provenance, session="s"))
+        values, _ = launch.launch(task, session.spec(of), program="rank_faults")
+        record = Measurements(cell=of, check=check, values=values, provenance=trajectory().provenance, session="s")
+        found = verdict(record.model_copy(update={"schema_version": 1}))  # of this schema some numbers are enough
+        assert (found.status == "pass") == (fault == ""), found.headline
+        assert isinstance(found.detail, NumericsDetail)
+        return {f.metric for f in found.detail.failing}
 
     return run
 
@@ -37,9 +42,27 @@ def judged(session, trajectory, monkeypatch):
     ],
 )
 def test_a_fault_of_the_sharding_is_red(judged, fault, metrics):
-    found = judged(fault)
-    assert found.status == "fail"
-    assert metrics <= {f.metric for f in found.detail.failing}
+    assert metrics <= judged(fault)
+
+
+@pytest.mark.parametrize(
+    ("fault", "metrics"),
+    [("", set()), ("option ignored", {"bytes of a gathered weight"}), ("precompute forgotten", {"scale reductions"})],
+)
+def test_what_goes_over_the_wire_is_counted(judged, fault, metrics):
+    assert judged(fault, "rank_faults:gathered_in_fp8", "ao-tensorwise") == metrics
+
+
+@pytest.mark.parametrize(
+    ("fault", "metrics"),
+    [
+        ("scale rounded", {"highest gain", "next loss difference", "highest gain after the next step"}),
+        ("optimiser lost", {"highest gain after the next step", "lowest gain after the next step"}),
+    ],
+)
+def test_what_a_checkpoint_loses_is_seen(judged, fault, metrics):
+    found = judged(fault, "fp8parity.distributed.checkpoint:measure", check="sharded checkpoint")
+    assert found & metrics
 
 
 @pytest.mark.parametrize("recipe", ["bf16", "ao-tensorwise"])

@@ -62,7 +62,7 @@ class StandIn:
         self.primary = False
 
     @contextmanager
-    def autocast(self, enabled, recipe):
+    def autocast(self, enabled, recipe, amax_reduction_group=None):
         self.recipe = recipe
         yield
         self.recipe = None
@@ -173,7 +173,7 @@ def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
     pytorch, manager = sys.modules["transformer_engine.pytorch"], sys.modules["transformer_engine.pytorch.quantization"]
     entered = []
 
-    def fp8_autocast(enabled, fp8_recipe):
+    def fp8_autocast(enabled, fp8_recipe, fp8_group=None):
         entered.append(type(fp8_recipe).__name__)
         return stand_in.autocast(enabled, fp8_recipe)
 

@@ -60,6 +60,7 @@ class Door(BF16Gemms):
 def session(monkeypatch):
     monkeypatch.setattr(gemms, "Replay", Graph)
     monkeypatch.setattr(replay, "SETTLED", 0)
+    monkeypatch.setattr(gemms, "SETTLED", 0)
     monkeypatch.setattr(replay, "Replay", Graph)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *a: (2**40, 2**40))
