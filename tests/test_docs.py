@@ -19,7 +19,7 @@ from typing import Any, get_args
 import own_models
 import pytest
 from curves import curve
-from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, example, steps
+from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, conftest, steps
 from fp8parity import checks, cli, recipes
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, LOSS, THROUGHPUT, Status
 from fp8parity.records.cell import Cell, Execution
@@ -157,7 +157,7 @@ def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
         if block.page == own_models.PAGE:
             own_models.write(folder, own_models.SHORT)
             monkeypatch.syspath_prepend(folder)
-        check_pytest(arguments, monkeypatch, [example(0)] if block.page.name == "extend.md" else [])
+        check_pytest(arguments, monkeypatch, conftest(block.page))
     else:
         others: dict[str, Callable[..., None]] = {"script": check_script, "pip": check_pip, "tox": check_tox}
         others[program](*arguments)

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from documents import blocks
 from fp8parity.cli import main
 from fp8parity.records import sets
 from fp8parity.records.schema import Trajectory
@@ -77,3 +78,20 @@ def test_every_native_recipe_is_judged_at_every_size():
             wanted |= {"gradients", "layers", "modes"} if model in ("tiny", "mini", "small") else set()
             wanted |= {"throughput"} if model in ("small", "base", "1b") else set()
             assert wanted <= checks[recipe, model], (recipe, model)
+
+
+def test_it_is_short_and_shows_a_small_picture():
+    text, picture = (ROOT / "README.md").read_text(), ROOT / "docs" / "report.png"
+    assert 100 < len(text.splitlines()) <= 200
+    assert "(docs/report.png)" in text
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and 10_000 < picture.stat().st_size < 100_000
+
+
+def test_the_reproducers_of_the_findings_are_whole_programs():
+    """Each can be pasted as it is: it compiles, names a GPU, and imports nothing of this project."""
+    found = [b.text for b in blocks(ROOT / "docs" / "findings.md") if b.language == "python" and b.text.startswith('"""')]
+    assert len(found) == 2
+    for text in found:
+        compile(text, "findings.md", "exec")
+        assert 'device="cuda"' in text and "fp8parity" not in text and len(text.splitlines()) < 60
+    assert "tl.debug_barrier()" in found[0] and "rowwise_with_gw_hp" in found[1]

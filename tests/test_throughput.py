@@ -47,6 +47,12 @@ def test_each_status(golden, run, status, words):
     assert found.green == (status in ("pass", "improved"))
 
 
+def test_a_golden_of_steps_with_another_attention_is_stale(golden):
+    """BF16 runs its fastest attention since; beside an older golden every recipe would look slower."""
+    found = speed.judge(made(1.1, attention="cudnn first"), golden, ROW)
+    assert (found.status, found.headline) == ("stale", "the golden's step had attention torch's choice, this one's cudnn first")
+
+
 def test_the_numbers_shown_are_those_of_the_blocks():
     found = speed.measured(made(1.25, spread=0.0))
     assert (found.ratio, found.low, found.high, found.pairs) == pytest.approx((1.25, 1.25, 1.25, 11))

@@ -10,7 +10,7 @@ from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
-from fp8parity.report import provenance
+from fp8parity.report import provenance, view
 from fp8parity.report.evidence import Evidence
 from sessions import DAY, GOLDEN, cell, verdict
 from verdicts import verdict as made
@@ -56,3 +56,14 @@ def test_the_command_of_a_cell_names_its_suite_and_its_ranks():
     assert set(found) == set(provenance.RANKED)
     said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
     assert said == [f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")]
+
+
+def test_a_report_says_on_how_many_ranks(trajectory):
+    place = Measurement(metric="largest gap of arms", where="hsdp to fsdp", value=0.0)
+    records = [
+        Measurements(cell=of(n), check="sharded", values=[place], provenance=trajectory().provenance, session="s", schema_version=1)
+        for n in (2, 4)
+    ]
+    [found] = evaluate(records, goldens.load(GOLDEN), policy.load(GOLDEN, DAY))
+    page = view.build(found.verdicts, None, [], "here", Evidence())
+    assert [(row.ran, row.label) for row in page.rows] == [(f"native x{n}", f"te-current native x{n}") for n in (2, 4)]
