@@ -80,10 +80,16 @@ def steps(workflow: Path) -> list[Block]:
 
 
 EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
+RECIPES = [b for b in blocks(ROOT / "docs/recipes.md") if b.language == "python"]
 
 
-def example(index: int) -> types.ModuleType:
-    """A Python block of docs/extend.md as a module."""
+def example(index: int, written: list[Block] = EXTEND) -> types.ModuleType:
+    """A Python block of a page (docs/extend.md by default) as a module."""
     module = types.ModuleType(f"fp8parity_docs_{index}")
-    exec(compile(EXTEND[index].text, EXTEND[index].id, "exec"), module.__dict__)
+    exec(compile(written[index].text, written[index].id, "exec"), module.__dict__)
     return module
+
+
+def conftest(page: Path) -> list[types.ModuleType]:
+    """The first Python block of a page that shows the conftest.py of a project, as a module."""
+    return {"extend.md": [example(0)], "recipes.md": [example(0, RECIPES)]}.get(page.name, [])

@@ -157,8 +157,8 @@ def test_linear_checks_measure_a_variant_only_if_its_linears_differ():
 def test_the_specs_of_the_variants():
     """The rows written once more by hand."""
     specs = {r.name: {k: str(v) for k, v in r.linear} for r in VARIANTS}
-    assert specs["te-block-fp32"]["dgrad_w"] == "e4m3 128x128 te-fp32"
-    assert specs["te-block-fp32"]["wgrad_dy"] == "e4m3 1x128 te-fp32"
+    assert specs["te-block-fp32"]["dgrad_w"] == "e4m3 128x128 te-block-fp32"
+    assert specs["te-block-fp32"]["wgrad_dy"] == "e4m3 1x128 te-block-fp32"
     assert specs["te-block-e5m2"]["dgrad_dy"] == specs["te-block-e5m2"]["wgrad_dy"] == "e5m2 1x128 te-pow2"
     assert specs["te-block-e5m2"]["fprop_x"] == "e4m3 1x128 te-pow2"
     assert specs["te-delayed-recent"]["fprop_x"] == "e4m3 tensor te-fp32 history 1"

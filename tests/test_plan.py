@@ -72,6 +72,18 @@ def test_the_same_session_is_planned_exactly_and_a_slower_one_is_told(records, g
     assert "planned 100 s, took 125 s (-20%)" in capsys.readouterr().out
 
 
+def test_idle_workers_are_no_seconds_of_the_session(records, golden):
+    """Two workers: it began after 5 s and ended 7 s after its last test. The tests waited 15 s for others."""
+    [made] = manifest.load([records])
+    times = {("test_loss_parity", CELL.id): (5.0, 47.0), ("test_modes", CELL.id): (60.0, 33.0)}
+    tests = [
+        s.model_copy(update=dict(zip(("begun", "seconds"), times.get((s.test, s.cell), (None, None)), strict=True))) for s in made.selected
+    ]
+    manifest.write(records, made.model_copy(update={"selected": tests, "workers": 2}))
+    main(["plan", str(records), "--write", "--golden-dir", str(golden)])
+    assert seconds.load(golden, "cpu").session == 5 + 7 + (47 + 33 - 20 - 45) / 2
+
+
 @pytest.mark.parametrize(
     ("options", "total", "hours", "shares"),
     [
@@ -123,10 +135,35 @@ def test_a_set_without_times_is_refused(records, golden, capsys):
     assert f"{records}: this set has no manifest" in capsys.readouterr().err
 
 
+def test_a_set_without_a_manifest_gives_the_seconds_of_its_runs(records, golden, capsys):
+    for path in records.glob("manifest-*"):
+        path.unlink()
+    assert main(["plan", str(records), "--write", "--golden-dir", str(golden)]) == 0
+    assert "cpu/d.csv: the seconds of 2 cells of " in capsys.readouterr().out
+    found = seconds.load(golden, "cpu")
+    assert found.rows == {RUN: 10.0, BF16: 5.0}
+    assert found.seeds == {"test_loss_parity"}
+    assert found.session == 0
+
+
 def test_a_control_is_trained_once_on_each_machine():
     table = Seconds({RUN: 10.0, BF16: 5.0})
     works = [cost.work(f"test{n}", RUN, 2, table) for n in range(4)]
     assert works[0] == Work("test0", 20.0, "nano bf16", 10.0)
-    assert cost.makespan(works, 1) == 90.0
-    assert [(s.tests, s.work) for s in cost.shares(works, 2, 1, 3.0)] == [(2, 50.0), (2, 50.0)]
-    assert [s.takes for s in cost.shares(works, 2, 1, 3.0)] == [53.0, 53.0]
+    assert cost.makespan(works, 1, 0) == 90.0
+    shares = cost.shares(works, 2, 1, 0, 3.0)
+    assert [(s.tests, s.work, s.takes) for s in shares] == [(2, 50.0, 53.0), (2, 50.0, 53.0)]
+
+
+@pytest.mark.parametrize(("workers", "gpus", "seconds"), [(1, 1, 90.0), (8, 1, 72.0), (8, 2, 36.0), (16, 8, 20.0), (8, 0, 20.0)])
+def test_no_number_of_workers_is_faster_than_the_gpus(workers, gpus, seconds):
+    """Four tests of two runs of 10 s, 8 s of them on the GPU, and the control's of 5 s, 4 s of them on the GPU."""
+    table = Seconds({RUN: 10.0, BF16: 5.0}, device={RUN: 8.0, BF16: 4.0})
+    works = [cost.work(f"test{n}", RUN, 2, table) for n in range(4)]
+    assert cost.makespan(works, workers, gpus) == seconds
+
+
+def test_the_fastest_run_says_what_the_gpu_needs_alone(records, golden):
+    """Twelve steps of 0.1 s: the others shared the GPU."""
+    main(["plan", str(records), "--write", "--golden-dir", str(golden)])
+    assert seconds.load(golden, "cpu").device == {RUN: pytest.approx(1.2), BF16: pytest.approx(1.2)}

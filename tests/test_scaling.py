@@ -7,7 +7,18 @@ import torch
 from fp8parity.numerics import prng
 from fp8parity.numerics.formats import E4M3
 from fp8parity.numerics.operands import sqnr
-from fp8parity.numerics.scaling import FP32_MAX, SCALE_RULES, delayed_scale, exact_in_bf16, gemm_tiles, hadamard, quantise, tile, untile
+from fp8parity.numerics.scaling import (
+    BF16_MAX,
+    FP32_MAX,
+    SCALE_RULES,
+    delayed_scale,
+    exact_in_bf16,
+    gemm_tiles,
+    hadamard,
+    quantise,
+    tile,
+    untile,
+)
 from fp8parity.numerics.spec import Operand
 
 AMAX = torch.tensor([0.0, 1e-38, 1.0, 448.0, 3.3, math.inf])
@@ -104,3 +115,11 @@ def test_hadamard_is_orthonormal_and_cancels_in_a_product():
     assert torch.allclose(hadamard(x).norm(), x.norm(), rtol=1e-6)
     assert torch.allclose(hadamard(x) @ hadamard(w).T, x @ w.T, atol=1e-4)
     assert not torch.allclose(hadamard(x), x, atol=0.1)
+
+
+@pytest.mark.parametrize(("rule", "largest"), [("te-fp32", FP32_MAX), ("te-block-fp32", BF16_MAX), ("te-pow2", 2.0**127)])
+def test_a_scale_that_would_overflow(rule, largest):
+    """TE's current scaling then takes the largest FP32 value, and its block scaling the largest BF16 value: both as their kernels do on
+    an H100 (pytest -m h100 suites/numerics -k codes --recipe te-block-fp32)."""
+    amax = torch.tensor([2.0**-130, 0.0])
+    assert SCALE_RULES[rule](amax, E4M3).tolist() == [largest, 1.0]
