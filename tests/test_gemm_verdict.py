@@ -10,7 +10,7 @@ from fp8parity.judging import gemm_goldens, gemms, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
-from fp8parity.records.gemms import GemmMode
+from fp8parity.records.gemms import Accumulation, GemmMode
 from gemm_records import GPU, ROW, changed, made, watched
 from sessions import DAY, GOLDEN
 
@@ -182,6 +182,31 @@ def test_goldens_come_back_and_sessions_join(tmp_path, monkeypatch):
     assert "of 2 sessions" in lines[0]
     again = gemm_goldens.store(tmp_path, made(), ROW)  # the same session counts once, and replaces what is stored
     assert gemm_goldens.load(tmp_path)[key].cells["te-current native"].sessions == ["s"], again
+
+
+def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    gemm_goldens.store(tmp_path, made(watch=watched(power_capped=0.2)), ROW)
+    gemm_goldens.store(tmp_path, made(watch=watched(power_capped=0.9), session="two"), ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    assert (entry.sessions, entry.power_capped) == (["s", "two"], 0.9)
+    other = changed(made(session="three"), "up wgrad kernel", accumulation=Accumulation.FAST)
+    gemm_goldens.store(tmp_path, other, ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    assert (entry.sessions, entry.power_capped) == (["three"], 0.0)
+
+
+def test_a_row_says_how_a_gemm_ran():
+    g = changed(made(), "up wgrad kernel", accumulates=True, output="float32", kernels=["cast", "nvjet"]).gemms[16]
+    found = row(g, gemm_records.PEAK)
+    assert (found.linear, found.gemm, found.formats, found.output, found.kernels) == (
+        "up",
+        "wgrad",
+        "e5m2 x e4m3",
+        "float32 +=",
+        "cast; nvjet",
+    )
+    assert found.accumulation == "split"
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,11 @@ SPEED = [
     (f"{CELL}.bf16_tokens_per_second", 50000.0, "the ratio is 1.2, and that of its tokens/s is 1.97"),
     (f"{CELL}.flops_per_token", 0, "flops_per_token"),
     ("cells", {"te-current sideways": None}, "cells.te-current sideways"),
+    ("content", "half a block", "key content"),
+    ("content", "block", "is of base on NVIDIA Made Up; rename it"),
+    (f"{CELL}.clock", 0, "clock"),
+    (f"{CELL}.power_capped", 1.5, "power_capped"),
+    (f"{CELL}.attention", "", "attention"),
 ]  # fmt: skip
 
 

@@ -179,3 +179,10 @@ def test_rows_of_a_base_are_inherited_and_replaced():
 )
 def test_a_recipe_that_leaves_nothing_of_a_model_is_skipped_with_its_reason(model, reason):
     assert selection._leaves_nothing(RECIPES["te-current-ends-bf16"], presets()[model]) == reason
+
+
+def test_a_wrong_rule_is_the_error_of_its_cell_and_not_of_the_collection():
+    wrong = replace(RECIPES["te-current"], rules=(Rule(blocks=(7,)),))
+    assert selection._leaves_nothing(wrong, presets()["tiny"]) is None
+    with pytest.raises(ValueError, match="no linear of the model is at blocks 7"):
+        apply(tiny(), wrong, Execution.EMULATED, tokens=512)
