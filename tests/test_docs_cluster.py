@@ -34,8 +34,9 @@ def test_the_slurm_array_is_split_by_its_own_variables():
     assert found == [f"{i} of {len(found)}" for i in range(1, len(found) + 1)]
 
 
-def test_the_kubernetes_job_tells_its_pods_the_number_of_shards():
-    [job] = [yaml.safe_load(b.text) for b in JOBS if "--parity-shard auto" in b.text and "kind: Job" in b.text]
+@pytest.mark.parametrize("block", [b for b in JOBS if "--parity-shard auto" in b.text], ids=lambda b: b.id)
+def test_a_kubernetes_job_tells_its_pods_the_number_of_shards(block):
+    job = yaml.safe_load(block.text)
     spec = job["spec"]
     [container] = spec["template"]["spec"]["containers"]
     given = {v["name"]: v["value"] for v in container["env"]}
