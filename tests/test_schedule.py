@@ -13,35 +13,31 @@ from fp8parity.training import variables
 from processes import FIXTURES, ROOT, run
 
 PROBE = """
-import os, sys
+import os
 import pytest
-
-def say(when):
-    process = os.environ.get("PYTEST_XDIST_WORKER", "main")
-    with open("seen.txt", "a") as out:
-        out.write(f"{process} {when} {'torch' in sys.modules} {os.environ.get('TORCHINDUCTOR_COMPILE_THREADS')}\\n")
+from fp8parity.gate import context
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_sessionstart():
-    say("start")
+def pytest_configure():
+    def noted(capability):
+        with open("seen.txt", "a") as out:
+            out.write(os.environ.get("PYTEST_XDIST_WORKER", "main") + "\\n")
 
-def pytest_collection_finish(session):
-    say("collected")
+    context.preload = noted
 """
 
 
 @pytest.mark.slow
-def test_the_main_process_starts_its_workers_before_it_imports_torch(tmp_path: Path):
+@pytest.mark.parametrize(("more", "processes"), [(("-n", "1"), ["gw0"]), ((), ["main"])], ids=["workers", "one process"])
+def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, processes):
+    """The main process of pytest-xdist starts its workers without them."""
     (tmp_path / "probe.py").write_text(PROBE)
-    command = [sys.executable, "-m", "pytest", "-p", "fp8parity.gate.plugin", "-p", "probe", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), "-k", "codes and te-current-emulated", "-n", "1", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "probe", "-p", "fp8parity.gate.plugin", "-p", "no:randomly", "-p", "no:cacheprovider"]
+    gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), "-k", "codes and te-current-emulated", *more, "-q"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([FIXTURES, str(tmp_path)])}
-    environment.pop("TORCHINDUCTOR_COMPILE_THREADS", None)
     done = subprocess.run([*command, *gate], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    seen = (tmp_path / "seen.txt").read_text().splitlines()
-    assert "main start False None" in seen
-    assert any(line.startswith("gw0 collected True ") for line in seen)
+    assert (tmp_path / "seen.txt").read_text().split() == processes
 
 
 @pytest.mark.parametrize(("workers", "threads"), [(1, "16"), (4, "4"), (8, "1"), (32, "1")])
