@@ -153,7 +153,8 @@ def test_the_trained_models_without_a_limit_are_known():
     """Where nobody has run a recipe, the verdict says so. A new recipe or size is in this list until it has a rule."""
     models = ("micro", "tiny", "mini", "small", "base", "1b")
     executions = {"te": ("native", "fused", "emulated"), "ao": ("native", "emulated"), "bf16": ("native",)}
-    cells = [(r, e, m) for r in recipes.RECIPES for e in executions[r.partition("-")[0]] for m in models]
+    textbook = [r.name for r in recipes.RECIPES.values() if not r.base]  # a variant inherits the rules of its base
+    cells = [(r, e, m) for r in textbook for e in executions[r.partition("-")[0]] for m in models]
     found = {
         f"{r} {e} on {m}" for r, e, m in cells for metric in (TOTAL, PART) if (r, metric) != ("bf16", PART) and silent(r, e, m, metric)
     }
