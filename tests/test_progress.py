@@ -6,6 +6,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import select
 import struct
 import termios
 import time
@@ -32,7 +33,11 @@ def screen():
 
 
 def read(ours: int) -> str:
-    return os.read(ours, 4096).decode().replace("\r\n", "\n")
+    """What was written until now. A terminal may give it in parts."""
+    text, patience = b"", 5.0
+    while select.select([ours], [], [], patience)[0]:
+        text, patience = text + os.read(ours, 4096), 0.1
+    return text.decode().replace("\r\n", "\n")
 
 
 def test_the_live_line_stands_below_that_of_pytest_and_is_erased_before_it_writes(screen):

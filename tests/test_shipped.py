@@ -103,7 +103,7 @@ class TestRun:
     def test_an_unknown_suite_is_named(self):
         done = run("fp8parity", "run", "numerix")
         assert done.returncode == 2
-        assert "no suite 'numerix'; known: convergence, numerics, throughput" in done.stderr
+        assert "no suite 'numerix'; known: convergence, distributed, numerics, throughput" in done.stderr
 
 
 @pytest.mark.slow
