@@ -8,6 +8,7 @@ from typing import Literal, cast
 import pytest
 import reports
 from fp8parity.gate.context import PluginContext
+from fp8parity.gate.feed import Feed
 from fp8parity.gate.fixture import ParityFixture
 from fp8parity.gate.listener import Listener
 from fp8parity.gate.properties import CELL
@@ -37,6 +38,7 @@ def session(tmp_path):
 
         runner = SimpleNamespace(trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None)
         stand_in = SimpleNamespace(
+            feed=Feed(None, "main"),
             runner=runner, corpora=["topics"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
             known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None), asked="",
             execution=None,
@@ -46,7 +48,7 @@ def session(tmp_path):
         reporter = Reporter(context, listener, reports=[str(tmp_path / "out" / "r.json")])
         for cell in checks:
             for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):
-                item = SimpleNamespace(user_properties=[])
+                item = SimpleNamespace(user_properties=[], nodeid="x")
                 outcome: Literal["passed", "failed"] = "passed"
                 try:
                     call(ParityFixture(cast(pytest.Item, item), context), cell)
