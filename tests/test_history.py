@@ -126,7 +126,8 @@ class TestCommand:
     def command(self, folder: Path, *arguments: str) -> int:
         return main(["history", *arguments, "--parity-records", str(folder), "--golden-dir", GOLDEN])
 
-    def test_list_names_the_newest_first_with_date_and_versions(self, three, capsys):
+    def test_list_names_the_newest_first_with_date_and_versions(self, three, capsys, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "160")
         assert self.command(three, "list") == 0
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[1] for line in lines[1:]] == ["0003_torch-2.13.0", "0002_torch-2.12.0", "0001_torch-2.11.0"]
