@@ -107,9 +107,7 @@ def inputs(args: argparse.Namespace) -> list[Path]:
 
 def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Path, bool], None]) -> None:
     if arguments[:1] == ["run"]:  # the other arguments belong to pytest
-        named = [f"suites/{a}" if (ROOT / "suites" / a).is_dir() else a for a in arguments[1:]]
-        check_pytest([*named, "-n", "0"], monkeypatch, [])
-        return
+        return check_pytest([*(f"suites/{a}" if (ROOT / "suites" / a).is_dir() else a for a in arguments[1:]), "-n0"], monkeypatch, [])
     args = parsed(monkeypatch, arguments)
     if args.command in RUN and getattr(args, "gpu", "") != "here":
         for path in inputs(args):
@@ -123,8 +121,8 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
         monkeypatch.setenv(f"STRATEGY_{name}", value)
     # The last --junitxml counts: nothing is left in the tree.
-    code = pytest.main([*arguments, "--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}"], plugins=plugins)
-    assert code == pytest.ExitCode.OK
+    quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}")
+    assert pytest.main([*arguments, *quiet], plugins=plugins) == pytest.ExitCode.OK
 
 
 def check_script(path: str, *arguments: str) -> None:

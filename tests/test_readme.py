@@ -44,8 +44,9 @@ def test_the_counts_are_those_of_the_records():
     assert f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s" in text
 
 
-def test_the_first_table_is_of_its_records(tmp_path, capsys):
+def test_the_first_table_is_of_its_records(tmp_path, capsys, monkeypatch):
     """The rows of the first command: these records hold a third seed, which no cell needs."""
+    monkeypatch.setenv("COLUMNS", "160")
     text = (ROOT / "README.md").read_text()
     for record in sets.load([RECORDS / "micro-xeon.zip"]):
         if isinstance(record, Trajectory) and record.seed < 2:
