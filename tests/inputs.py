@@ -111,7 +111,7 @@ COMMANDS = {
 def records(trajectory: Callable[..., Trajectory]) -> list[AnyRecord]:
     """BF16, a replica, a recipe and a planted fault of three seeds; a check with and without the fault; step times."""
     fault = "outputs shifted"
-    entropies = {"unigram": 6.0, "bigram": 1.0, "first_gradients": {"w": 1.0}, "hyperparameters": {"lr": (0.1, 0.1)}}
+    entropies = {"unigram": 6.0, "bigram": 3.0, "first_gradients": {"w": 1.0}, "hyperparameters": {"lr": (0.1, 0.1)}}
     runs = [
         trajectory(recipe, s, gap + 1e-5 * s, variant=variant, **entropies)
         for s in SEEDS

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fp8parity.cli import main
-from fp8parity.cli.calibrate import changed, table
+from fp8parity.cli.calibrate import _cells, changed, table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
 from fp8parity.judging.policy import Policy
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements, Trajectory
 from fp8parity.workload.presets import presets
 
@@ -120,7 +121,7 @@ def test_changes_of_schedule_and_dimensions():
 @pytest.mark.usefixtures("eager")
 def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     arguments = ["--model", "micro", "--change", "steps=16,warmup=4,tail=8,rows=1,length=64", "--seeds", "2", "--replicas", "1"]
-    arguments += ["--recipe", "te-cur*", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
+    arguments += ["--recipe", "te-current", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
     assert main(["calibrate", *arguments]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "micro on topics, 16 steps of 64 tokens, learning rate 0.0015"
@@ -146,3 +147,12 @@ def test_a_canary_without_bands_sees_no_fault(trajectory: Make):
     elsewhere = faulty.model_copy(update={"values": [Measurement(metric="m", where="x", value=9.0)]})
     with pytest.raises(ValueError, match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold"):
         canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))
+
+
+def test_a_variant_of_a_recipe_is_trained_only_by_name():
+    """As in the gate: otherwise a calibration would train each variant beside its base, which has the same arithmetic in most linears."""
+    control = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus="topics")
+    for globs, wanted in (([], False), (["te-cur*"], True), (["te-current-ends-bf16"], True), (["te-current"], False)):
+        names = {c.recipe for c in _cells(control, globs, None)}
+        assert ("te-current-ends-bf16" in names) is wanted
+        assert ("te-current" in names) is (globs != ["te-current-ends-bf16"])

@@ -34,7 +34,8 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     (tmp_path / "probe.py").write_text(PROBE)
     command = [sys.executable, "-m", "pytest", "-p", "probe", "-p", "fp8parity.gate.plugin", "-p", "no:randomly", "-p", "no:cacheprovider"]
     gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), "-k", "codes and te-current-emulated", *more, "-q"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([FIXTURES, str(tmp_path)])}
+    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}  # set if this test runs in a worker
+    environment = {**outside, "PYTHONPATH": os.pathsep.join([FIXTURES, str(tmp_path)])}
     done = subprocess.run([*command, *gate], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "seen.txt").read_text().split() == processes
