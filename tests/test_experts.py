@@ -58,7 +58,7 @@ def test_the_fixed_routing_is_pinned():
         [100, 154, 229, 377, 540, 727, 903, 1066],
         [1169, 96, 164, 249, 360, 493, 672, 893],
     ]
-    assert found[0][:4].tolist() == [[5, 6], [4, 6], [7, 4], [7, 5]]
+    assert found[0][:4].tolist() == [[5, 6], [4, 2], [7, 4], [7, 5]]
     assert all((chosen[:, 0] != chosen[:, 1]).all() for chosen in found)
     assert torch.equal(fixed_choice(experts, 0, 512), found[0][:512])
 
@@ -129,8 +129,8 @@ def test_initial_weights_of_a_mixture_are_pinned():
     model = models.build(presets()["tiny-moe"].model, 0)
     assert models.weights_hash(dict(model.named_parameters())).startswith("61298dd5e0554d39")
     up, down = (model.get_parameter(f"layers.1.mlp.{name}_proj.5.weight").float() for name in ("up", "down"))
-    assert float(up.std()) == pytest.approx(0.07, rel=0.02)
-    assert float(down.std()) == pytest.approx(0.07 / 2, rel=0.02)  # divided by the root of twice the blocks
+    assert float(up.detach().std()) == pytest.approx(0.07, rel=0.02)
+    assert float(down.detach().std()) == pytest.approx(0.07 / 2, rel=0.02)  # divided by the root of twice the blocks
 
 
 def test_goldens_of_dense_models_are_not_stale():
