@@ -19,7 +19,7 @@ made = Runner.trajectory
 def slowly(self, cell, seed):
     step = self.progress(cell, f"seed{seed}")
     for done in range(1, 4):
-        time.sleep(0.6)
+        time.sleep(0.3)
         step(done, 300, 2.5)
     return made(self, cell, seed)
 
