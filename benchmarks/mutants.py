@@ -89,6 +89,7 @@ TESTS = {
     "records/device": "device_profile",
     "records/gemms": "gemm_records",
     "records/history": "history",
+    "records/inventory": "inventories",
     "records/timings": "block_records",
     "records/kernels": "dispatch gemm_verdict",
     "records/locks": "golden_lock",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fp8parity.records.schema import SCHEMA, Module, Trajectory
+from fp8parity.records.inventory import Module
+from fp8parity.records.schema import SCHEMA, Trajectory
 
 from faults.fault import Blame, Kind
 from faults.losses import Change, edit, fault
