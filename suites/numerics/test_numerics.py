@@ -42,6 +42,11 @@ def test_state(cell, parity):
     parity.numerics("state", cell)
 
 
+def test_checkpoint(cell, parity):
+    """A run that was saved and loaded takes the step of the run that went on. Weights, scales, masters and moments come back to the bit."""
+    parity.numerics("checkpoint", cell)
+
+
 @pytest.mark.quantised
 @pytest.mark.kernels
 def test_dispatch(cell, parity):
