@@ -65,7 +65,7 @@ def test_a_layer_that_should_be_quantised_and_is_not(judged):
     assert named(found) == {f"misplaced {gemm} @ layers.1.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, found.message()
 
 
-def test_a_layer_that_should_be_bf16_and_is_not(judged):
+def test_a_layer_that_should_be_bf16_and_is_not(judged, monkeypatch):
     """A plain linear of the last block whose forward pass rounds its weight and its input to E4M3."""
 
     def rounded(x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ def test_a_layer_that_should_be_bf16_and_is_not(judged):
     def plant(model: nn.Module) -> None:
         linear = model.get_submodule("layers.2.mlp.up_proj")
         assert type(linear) is nn.Linear
-        linear.forward = lambda x: nn.functional.linear(rounded(x), rounded(linear.weight))  # type: ignore[method-assign]
+        monkeypatch.setattr(linear, "forward", lambda x: nn.functional.linear(rounded(x), rounded(linear.weight)))
 
     found = judged(plant)
     assert found.status == "fail"
