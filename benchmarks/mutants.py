@@ -13,8 +13,6 @@ learn which of them call a function. Here a table says which tests judge a modul
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
 import os
 import random
 import shutil
@@ -23,11 +21,13 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from mutations import Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
@@ -48,7 +48,7 @@ TESTS = {
     "judging/evaluate": "evaluate record_sets judge",
     "judging/first_step": "first_step measured_numbers",
     "judging/gemm_entries": "gemm_verdict",
-    "judging/gemm_goldens": "gemm_verdict",
+    "judging/gemm_goldens": "gemm_goldens gemm_verdict",
     "judging/gemm_sums": "gemm_verdict gemm_command",
     "judging/gemms": "gemm_verdict",
     "judging/history": "history",
@@ -90,6 +90,7 @@ TESTS = {
     "records/device": "device_profile",
     "records/gemms": "gemm_records",
     "records/history": "history",
+    "records/inventory": "inventories",
     "records/timings": "block_records",
     "records/kernels": "dispatch gemm_verdict",
     "records/locks": "golden_lock",
@@ -106,115 +107,12 @@ TESTS = {
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".parity*", ".*_cache", "*.egg-info", ".hypothesis")
 
 
-class Mutant(NamedTuple):
-    """A change of a module: its line (from 1) and the code of the line, what stood there and stands there now, and the changed module."""
-
-    module: str
-    line: int
-    code: str
-    old: str
-    new: str
-    text: str
-
-    @property
-    def change(self) -> str:
-        return f"{self.old} -> {self.new}"
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """What identifies the mutant although lines move."""
-        return self.module, self.code, self.change
-
-
 class Result(NamedTuple):
     """What became of a mutant: "killed", "timeout" or "survived", and the seconds that it took."""
 
     mutant: Mutant
     outcome: str
     seconds: float
-
-
-_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Is: ast.IsNot,
-    ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
-}  # fmt: skip
-_ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
-    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.BitOr: ast.BitAnd, ast.FloorDiv: ast.Mult,
-}  # fmt: skip
-
-
-def variants(node: ast.AST) -> Iterator[ast.AST]:
-    """The changes of one node of a syntax tree."""
-    if isinstance(node, ast.Compare):
-        for i, operator in enumerate(node.ops):
-            made = copy.deepcopy(node)
-            made.ops[i] = _COMPARISONS[type(operator)]()
-            yield made
-    elif isinstance(node, ast.BoolOp):
-        yield ast.BoolOp(ast.And() if isinstance(node.op, ast.Or) else ast.Or(), node.values)
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
-        yield node.operand
-    elif isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        yield ast.BinOp(node.left, _ARITHMETIC[type(node.op)](), node.right)
-    elif isinstance(node, ast.IfExp):
-        yield ast.IfExp(node.test, node.orelse, node.body)
-    elif isinstance(node, ast.If):
-        yield ast.If(ast.Constant(False), node.body, node.orelse)
-    elif isinstance(node, ast.Return) and node.value is not None and not isinstance(node.value, ast.Constant):
-        yield ast.Return(ast.Constant(None))
-    elif isinstance(node, ast.Constant):
-        yield from (ast.Constant(value) for value in _other(node.value))
-
-
-def _other(value: object) -> Iterable[bool | float | str]:
-    if isinstance(value, bool):
-        return [not value]
-    return [value + 1] if isinstance(value, int | float) else [f"{value}X"] if isinstance(value, str) and value else []
-
-
-def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
-    """The holders of all expressions and statements that may change: (parent, field, index). Docstrings and annotations do not decide."""
-    for node in ast.walk(tree):
-        for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list", "type_params") or isinstance(node, ast.ImportFrom | ast.JoinedStr):
-                continue
-            if isinstance(value, list):
-                yield from ((node, name, i) for i, child in enumerate(value) if isinstance(child, ast.AST) and not _is_text(child))
-            elif isinstance(value, ast.AST):
-                yield node, name, None
-
-
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def mutants(module: str, source: str) -> list[Mutant]:
-    """All mutants of a module. Lines that only a type checker reads are left out."""
-    tree, lines = ast.parse(source), source.splitlines()
-    found = []
-    for parent, name, index in places(tree):
-        if isinstance(parent, ast.Expr) and isinstance(parent.value, ast.Constant):
-            continue
-        holder = getattr(parent, name)
-        node = holder if index is None else holder[index]
-        for changed in variants(node):
-            _put(parent, name, index, ast.fix_missing_locations(ast.copy_location(changed, node)))
-            line = getattr(node, "lineno", 1)
-            found.append(Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree)))
-            _put(parent, name, index, node)
-    return found
-
-
-def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:
-    if index is None:
-        setattr(parent, name, node)
-    else:
-        getattr(parent, name)[index] = node
-
-
-def _brief(node: ast.AST) -> str:
-    """The first line of a node's code."""
-    return ast.unparse(node).splitlines()[0][:90]
 
 
 @dataclass(frozen=True)

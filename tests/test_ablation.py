@@ -1,5 +1,7 @@
 """``fp8parity ablate``: which place costs the error; the shares add up; a planted fault is found at its place."""
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,9 +13,12 @@ from fp8parity.recipes import RECIPES
 from fp8parity.recipes.placed import Rule
 from fp8parity.records.schema import Measurement
 from fp8parity.report import ablation as report
+from narrowed import some
 from sessions import cell
+from test_report_page import Page
 
 NOISY = Operand("e5m2", scale="te-pow2")
+SHARES = [("initial", "block 0", 0.25), ("initial", "block 1", 0.75), ("trained", "block 0", 0.3)]
 
 
 @pytest.fixture
@@ -62,12 +67,29 @@ def test_the_table_puts_the_largest_share_first():
     assert max(map(len, lines[1:])) <= 80
 
 
-def test_the_page_is_whole_and_safe():
-    values = [Measurement(metric="noise share initial", where="</script><b>", value=0.5)]
-    page = report.page("te-current", "tiny", {"block": values})
-    assert "<h1>te-current on tiny</h1>" in page
-    assert "</script><b>" not in page
-    assert "Plotly.newPlot" in page
+def test_the_page_shows_every_share_as_a_plot_and_in_a_table():
+    values = [Measurement(metric=f"noise share {state}", where=w, value=v) for state, w, v in SHARES]
+    text = report.page("te-current", "tiny", {"block": values})
+    page = Page(text)
+    assert page.texts["h1"] == ["te-current on tiny"] and page.texts["h2"] == ["By block"]
+    assert page.texts["td"] == ["+25.000%", "+30.000%", "+75.000%", "-"]
+    [drawn] = re.findall(r'<script type="application/json" id="data-block">(.*?)</script>', text)
+    shown = [(t["name"], t["x"], t["y"]) for t in json.loads(drawn)["data"]]
+    assert shown == [("noise share initial", ["block 0", "block 1"], [0.25, 0.75]), ("noise share trained", ["block 0"], [0.3])]
+
+
+def test_names_that_hold_markup_stay_text_and_only_the_page_s_own_scripts_run():
+    """plotly reads tags in labels, too."""
+    name = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
+    text = report.page(name, name, {"block": [Measurement(metric="noise share initial", where=name, value=0.5)]})
+    page = Page(text)
+    assert page.texts["h1"] == [f"{name} on {name}"] and "img" not in page.texts
+    assert len(page.of("script")) == 3  # plotly, report.js and the data of the figure
+    policy = some(next(m["content"] for m in page.of("meta") if m.get("http-equiv") == "Content-Security-Policy"))
+    assert policy.startswith("default-src 'none';") and policy.count("'sha256-") == 2
+    assert report.figure("block", [Measurement(metric="noise share initial", where=name, value=0.5)]).data[0]["x"] == [
+        name.replace("<", "&lt;")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,15 @@ def test_a_model_that_the_suite_times_is_split_as_a_step_and_others_as_a_block(r
     assert runner.asked == [("step", "te-current-1b-native"), ("block", "1b"), ("block", "llama3-8b")]
 
 
+@pytest.mark.parametrize("option", ["--sequence", "--micro-batch"])
+def test_the_batch_of_a_block_is_refused_for_the_step_that_the_suite_times(runner, run, option):
+    """The suite sets the batch of a whole step, so the option would be ignored."""
+    code, out, err = run("split", "1b", "--recipe", "te-current", option, "16")
+    assert (code, out, runner.asked) == (2, "", [])
+    assert err == "fp8parity: --sequence and --micro-batch are those of a block; add --block, or leave them out\n"
+    assert run("split", "1b", "--recipe", "te-current", option, "16", "--block")[0] == 0 and runner.asked == [("block", "1b")]
+
+
 def test_the_proposed_filter_is_measured_on_request(runner, run):
     _, out, _ = run("split", "llama3-8b", "--recipe", "te-current", "--measure-filter")
     assert [a[-1] for a in runner.asked[1:]] == ["", "without k_proj v_proj"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fp8parity.cli import main
-from fp8parity.cli.calibrate import _cells, changed, table
+from fp8parity.cli.calibrate import _cells, _quantising, changed, table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
 from fp8parity.judging.policy import Policy
 from fp8parity.records.cell import Cell, Execution
@@ -156,3 +156,14 @@ def test_a_variant_of_a_recipe_is_trained_only_by_name():
         names = {c.recipe for c in _cells(control, globs, None)}
         assert ("te-current-ends-bf16" in names) is wanted
         assert ("te-current" in names) is (globs != ["te-current-ends-bf16"])
+
+
+def test_a_recipe_that_quantises_nothing_of_a_model_is_left_out_with_a_line(capsys):
+    control = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus="topics")
+    cells = _cells(control, ["te-cur*"], None)
+    kept = {c.recipe for c in _quantising(cells, presets()["micro"])}
+    ends = {"te-current-ends-bf16", "te-current-ends-bf16-fp8-weights"}
+    assert {c.recipe for c in cells} - kept == ends
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{name} is left out: its rules leave nothing of micro to quantise: blocks 0, -1 in BF16" for name in sorted(ends)]
+    assert _quantising(cells, presets()["tiny"]) == cells

@@ -99,7 +99,6 @@ def test_each_percentage_has_one_definition(timed):
     assert [r.ranks for r in found] == [1, 8]
     assert found[1].faster == pytest.approx(0.1343, abs=1e-4)
     assert found[1].decrease == pytest.approx((0.1667, 0.0686), abs=1e-4)
-    assert weak_scaling.loss_higher(6.264, 6.112) == pytest.approx(0.0249, abs=1e-4)
 
 
 def test_the_table_shows_what_is_there(timed):

@@ -56,6 +56,9 @@ def test_three_gemms_are_those_of_the_dequantised_operands(recipe):
 
     def value(name: str, m: torch.Tensor) -> torch.Tensor:
         op: Operand = getattr(spec, name)
+        if op.dequantised:
+            forward = getattr(spec, {"dgrad_w": "fprop_w", "wgrad_x": "fprop_x"}[name])
+            return quantise(m.T.contiguous(), forward).dequantise().bfloat16().double().T
         if not op.quantised:
             return m.double()
         return quantise(m.contiguous(), op, scale=cold if op.history else None).dequantise().double()

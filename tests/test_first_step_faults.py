@@ -1,4 +1,4 @@
-"""What a run records of its first step. tests/faults/losses.py has the faults that it must show."""
+"""What a run records of its first step. tests/faults/first_steps.py has the faults that it must show."""
 
 import pytest
 from faults.runs import first_gradients, one_step

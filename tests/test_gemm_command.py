@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
+from contextlib import nullcontext
+from pathlib import Path
 
 import gemm_records
 import pytest
@@ -12,6 +15,7 @@ import torch
 from fp8parity.cli import gemm, main
 from fp8parity.judging.published_gemms import ROWS, beside
 from fp8parity.records.gemms import GemmMode
+from fp8parity.records.storage import name_of
 from fp8parity.report import gemms
 from fp8parity.training.hardware import Hardware
 from gemm_records import changed, made
@@ -127,6 +131,27 @@ def test_a_recipe_that_does_not_run_here_is_named():
     with pytest.raises(ValueError, match="ao-mxfp8 needs sm_100 and below sm_120; this GPU is sm_90"):
         gemm.chosen(["ao-mxfp8"], H100)
     assert {"ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp"} <= {r.name for r in gemm.chosen([], H100)}
+
+
+def test_the_gpu_is_held_alone_while_it_is_timed(tmp_path, monkeypatch, capsys):
+    """The suites and the other commands wait at the lock of .parity, so records in a folder below it have the same lock."""
+    pytest.importorskip("torchao")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: H100)
+    monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
+    seen = []
+
+    def measured(request, recipe, device, **terms):
+        with pytest.raises(BlockingIOError), Path(".parity/.cuda0.lock").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        seen.append((request.name, recipe.name, str(device), terms["rounds"], terms["terms"].main_grads))
+        return made("llama3-8b")
+
+    monkeypatch.setattr("fp8parity.timing.measure.measure", measured)
+    assert main(["gemm", "llama3-8b", "--recipe", "ao-rowwise", "--pairs", "7", "--main-grads"]) == 0
+    assert seen == [("llama3-8b", "ao-rowwise", "cuda:0", 7, True)]
+    assert [p.name for p in Path(".parity/gemms").glob("*.json")] == [name_of(made("llama3-8b"))]
+    assert "te-current on llama3-8b" in capsys.readouterr().out
 
 
 def test_a_configuration_has_the_default_batch(tmp_path):

@@ -10,7 +10,7 @@ from fp8parity.judging import gemm_goldens, gemms, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
-from fp8parity.records.gemms import Accumulation, GemmMode
+from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, made, watched
 from sessions import DAY, GOLDEN
 
@@ -170,32 +170,6 @@ def test_a_row_has_rates_and_shares_of_the_measured_peak():
     assert found.share_of_peak == pytest.approx(0.8 * 1.9)
 
 
-def test_goldens_come_back_and_sessions_join(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-    gemm_goldens.store(tmp_path, made(), ROW)
-    lines = gemm_goldens.store(tmp_path, made(training=1.6 * 1.02, session="two"), ROW)
-    ((key, golden),) = gemm_goldens.load(tmp_path).items()
-    assert key == (GPU, "codonfm-5b")
-    entry = golden.cells["te-current native"]
-    assert entry.sums["training"][0] == pytest.approx(1.6 * 1.02**0.5, rel=1e-3)
-    assert entry.sessions == ["s", "two"]
-    assert "of 2 sessions" in lines[0]
-    again = gemm_goldens.store(tmp_path, made(), ROW)  # the same session counts once, and replaces what is stored
-    assert gemm_goldens.load(tmp_path)[key].cells["te-current native"].sessions == ["s"], again
-
-
-def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-    gemm_goldens.store(tmp_path, made(watch=watched(power_capped=0.2)), ROW)
-    gemm_goldens.store(tmp_path, made(watch=watched(power_capped=0.9), session="two"), ROW)
-    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
-    assert (entry.sessions, entry.power_capped) == (["s", "two"], 0.9)
-    other = changed(made(session="three"), "up wgrad kernel", accumulation=Accumulation.FAST)
-    gemm_goldens.store(tmp_path, other, ROW)
-    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
-    assert (entry.sessions, entry.power_capped) == (["three"], 0.0)
-
-
 def test_a_row_says_how_a_gemm_ran():
     g = changed(made(), "up wgrad kernel", accumulates=True, output="float32", kernels=["cast", "nvjet"]).gemms[16]
     found = row(g, gemm_records.PEAK)
@@ -209,39 +183,8 @@ def test_a_row_says_how_a_gemm_ran():
     assert found.accumulation == "split"
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"tool": "te-benchmark"}, "imitates another tool"),
-        ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden"),
-        ({"watch": watched(busy_before=30)}, "30% busy"),
-        ({"gemms": changed(made(), "o fprop kernel", **LOST).gemms}, "o fprop kernel failed"),
-    ],
-)
-def test_what_may_not_become_a_golden(tmp_path, monkeypatch, changes, words):
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(ValueError, match=f"golden of the GEMMs of te-current-codonfm-5b-native refused: .*{words}"):
-        gemm_goldens.store(tmp_path, made(**changes), ROW)
-    assert not (tmp_path / "throughput").exists()
-
-
-def test_a_damaged_golden_is_named(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-    gemm_goldens.store(tmp_path, made(), ROW)
-    path = gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b")
-    path.write_text(path.read_text().replace('"e5m2"', '"e4m3"', 1))
-    with pytest.raises(ValueError, match=r"codonfm-5b.json: its checksum does not match"):
-        gemm_goldens.load(tmp_path)
-
-
 def test_evaluate_judges_gemms_with_the_policy_of_this_project():
     rules = policy.load(GOLDEN, DAY)
     stored = Goldens(gemms={(GPU, "codonfm-5b"): gemm_goldens.updated(None, [made()])})
     (found,) = evaluate([made(), made(tool="te-benchmark")], stored, rules)
     assert [(v.check, v.status) for v in found.verdicts] == [("GEMM throughput", "pass")]
-
-
-def test_a_changed_golden_is_told():
-    old, new = gemm_goldens.updated(None, [made()]), gemm_goldens.updated(None, [made(training=1.5)])
-    assert gemm_goldens.changes(old, old) == []
-    assert "GEMMs of codonfm-5b, te-current native: kernel 1.900x, training 1.500x of 1 sessions" in gemm_goldens.changes(old, new)[0]

@@ -1,6 +1,6 @@
 """What a recipe converts: read from records, stored one fact a line, and compared with what a run converted.
 
-tests/faults/losses.py has runs under a wrong name.
+tests/faults/identity.py has runs under a wrong name.
 """
 
 from __future__ import annotations

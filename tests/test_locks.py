@@ -88,6 +88,13 @@ def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
             assert sorted(p.name for p in tmp_path.iterdir()) == [".cuda0.lock", ".cuda1.lock"]
 
 
+def test_records_below_the_usual_folder_share_its_lock(tmp_path):
+    usual, other = tmp_path / ".parity", tmp_path / "mine"
+    for folder, place in ((usual, usual), (usual / "gemms", usual), (other, other), (other / "gemms", other / "gemms")):
+        with locks.gpu(folder, "cuda:0", Use.ALONE):
+            assert list(tmp_path.rglob("*.lock")) == [place / ".cuda0.lock"]
+
+
 def test_a_killed_holder_lets_go(tmp_path):
     with holding(tmp_path, "alone") as one, holding(tmp_path, "alone") as two:
         ready, _, _ = select.select([some(h.process.stdout) for h in (one, two)], [], [], 30)

@@ -42,12 +42,13 @@ class Fake:
         return report
 
 
-def looped(nano, broken, where="loss", **changes):
+def looped(nano, broken, where="loss", data=None, **changes):
     schedule = replace(nano.schedule, **changes)
     converted = applied_of(nano)
     optimizer = steps.MasterWeightOptimizer(converted, schedule)
     fake, done = Fake(len(optimizer.names), broken, where), []
-    found = run.loop(fake, converted, optimizer, schedule, corpus.load("topics"), 0, CPU, lambda n, total, loss: done.append((n, total)))
+    data = data or corpus.load("topics")
+    found = run.loop(fake, converted, optimizer, schedule, data, 0, CPU, lambda n, total, loss: done.append((n, total)))
     return found, fake, done, optimizer
 
 
@@ -57,6 +58,22 @@ def test_a_run_without_a_fault_has_every_step_in_order(nano):
     assert fake.taken == list(range(12)) and done == [(i + 1, 12) for i in range(12)]
     assert [step for step, _ in found.validation] == [5, 11]
     assert found.broken is None and len(found.seconds) == 12
+
+
+def test_the_batch_source_is_asked_for_the_batches_of_the_run_alone(nano):
+    """A source that ends with the run raised for one batch more."""
+    stream, asked = corpus.load("topics"), list[int]()
+
+    class Ends:
+        def batch(self, seed, step, rows, length):
+            asked.append(step)
+            return stream.batch(seed, step, rows, length)
+
+        def validation_batches(self, schedule):
+            return stream.validation_batches(schedule)
+
+    looped(nano, None, data=Ends(), accumulation=2)
+    assert asked == list(range(24))
 
 
 @pytest.mark.parametrize("broken", [0, 2, 4, 5, 6, 10, 11])

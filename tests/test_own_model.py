@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+
+import numpy as np
 import pytest
 import torch
 from fp8parity import recipes
@@ -9,7 +12,7 @@ from fp8parity.recipes.conversion import placed
 from fp8parity.recipes.registry import ADAPTERS
 from fp8parity.records.cell import Execution
 from fp8parity.workload.own import OwnModel
-from own_models import CPU, FILES, Pair, own, small, trained
+from own_models import CPU, FILES, Pair, ids, own, small, trained
 from torch import Tensor, nn
 
 BLOCK = ("attn", "fc", "out", "proj")
@@ -40,6 +43,39 @@ def test_two_runs_of_a_seed_are_equal_to_the_bit_and_seeds_differ():
     first, again, other = trained(model), trained(model), trained(model, seed=1)
     assert (first.loss, first.final_weights) == (again.loss, again.final_weights)
     assert first.initial_weights != other.initial_weights and first.fingerprint == other.fingerprint
+
+
+def states() -> tuple[object, ...]:
+    return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
+
+
+def test_the_generators_of_the_process_stay_as_they_are(monkeypatch):
+    """Those of GPUs too, which ``torch.manual_seed`` would seed: without a GPU in use, once the first one is used."""
+    before, seeded = states(), list[int]()
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    model = small()
+    assert model.parameters and model.fingerprint
+    assert (states(), seeded) == (before, [])
+
+
+def test_a_gpu_in_use_is_seeded_for_the_call_alone(monkeypatch):
+    kept = {0: "mine", 1: "mine too"}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: kept[device])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: kept.update({device: state}))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: kept.update({0: f"{seed}", 1: f"{seed}"}))
+    seen = []
+
+    def batches(seed: int, step: int) -> tuple[Tensor, Tensor]:
+        seen.append(dict(kept))
+        return ids(seed, step)
+
+    model = small(batches=batches)
+    for at in ((0, 0), (0, 1), (0, 0)):
+        model.batch(*at)
+    assert seen[0] == seen[2] != seen[1] and "mine" not in seen[0].values()
+    assert kept == {0: "mine", 1: "mine too"}
 
 
 def test_data_without_tokens_has_no_entropies():

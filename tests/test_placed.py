@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 import pytest
-from fp8parity.gate import selection
 from fp8parity.judging.rows import Alike, Row, inherited
 from fp8parity.numerics.spec import BF16, PLAIN, Operand
 from fp8parity.recipes import RECIPES, Recipe, apply
-from fp8parity.recipes.conversion import linears, placed
+from fp8parity.recipes.conversion import linears, nothing_left, placed
 from fp8parity.recipes.matrix import linear_cells
 from fp8parity.recipes.placed import Placement, Rule, block_of
 from fp8parity.records.cell import Execution
@@ -110,6 +109,7 @@ def test_the_inventory_of_a_variant_is_its_placement(recipe, execution):
     ("recipe", "converted"),
     [
         ("te-current-ends-bf16", 14),
+        ("te-current-ends-bf16-fp8-weights", 14),
         ("te-nvfp4-tail-bf16", 21),
         ("ao-tensorwise-filtered", 27),
         ("te-mxfp8-head", 29),
@@ -151,7 +151,8 @@ def test_a_layer_that_should_be_bf16_and_is_not_is_refused(monkeypatch):
 def test_linear_checks_measure_a_variant_only_if_its_linears_differ():
     names = {c.recipe for c in linear_cells()}
     assert {"te-block-fp32", "te-block-e5m2", "te-delayed-recent", "te-current-pow2", "te-mxfp8-2d"} < names
-    assert not names & {"te-current-ends-bf16", "te-nvfp4-tail-bf16", "ao-tensorwise-filtered", "te-mxfp8-head"}
+    placed_only = {"te-current-ends-bf16", "te-current-ends-bf16-fp8-weights", "te-nvfp4-tail-bf16", "ao-tensorwise-filtered"}
+    assert not names & {*placed_only, "te-mxfp8-head"}
 
 
 def test_the_specs_of_the_variants():
@@ -164,6 +165,10 @@ def test_the_specs_of_the_variants():
     assert specs["te-delayed-recent"]["fprop_x"] == "e4m3 tensor te-fp32 history 1"
     assert specs["te-current-pow2"]["wgrad_dy"] == "e5m2 tensor te-pow2"
     assert specs["te-current-backward-bf16"]["dgrad_w"] == "bf16"
+    assert specs["te-current-backward-dequantized"] == {
+        "fprop_x": "e4m3 tensor te-fp32", "fprop_w": "e4m3 tensor te-fp32", "dgrad_dy": "bf16", "dgrad_w": "bf16 dequantised",
+        "wgrad_dy": "bf16", "wgrad_x": "bf16 dequantised",
+    }  # fmt: skip
     assert specs["te-current-wgrad-bf16"]["dgrad_w"] == "e4m3 tensor te-fp32"
     assert specs["te-mxfp8-2d"]["fprop_w"] == specs["te-mxfp8-2d"]["dgrad_w"] == "e4m3 32x32 e8m0-rceil"
 
@@ -178,11 +183,11 @@ def test_rows_of_a_base_are_inherited_and_replaced():
     ("model", "reason"), [("micro", "its rules leave nothing of micro to quantise: blocks 0, -1 in BF16"), ("tiny", None)]
 )
 def test_a_recipe_that_leaves_nothing_of_a_model_is_skipped_with_its_reason(model, reason):
-    assert selection._leaves_nothing(RECIPES["te-current-ends-bf16"], presets()[model]) == reason
+    assert nothing_left(RECIPES["te-current-ends-bf16"], presets()[model].model) == reason
 
 
 def test_a_wrong_rule_is_the_error_of_its_cell_and_not_of_the_collection():
     wrong = replace(RECIPES["te-current"], rules=(Rule(blocks=(7,)),))
-    assert selection._leaves_nothing(wrong, presets()["tiny"]) is None
+    assert nothing_left(wrong, presets()["tiny"].model) is None
     with pytest.raises(ValueError, match="no linear of the model is at blocks 7"):
         apply(tiny(), wrong, Execution.EMULATED, tokens=512)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
+import reports
 from fp8parity.prediction import fits
 from fp8parity.prediction.basis import basis
 from fp8parity.prediction.calibration import calibrate, held_out, measured, residuals
@@ -124,6 +125,12 @@ class TestErrorBar:
 
 
 class TestMeasured:
+    def test_a_cell_knows_its_gpu(self):
+        other = reports.provenance(device="NVIDIA Other")
+        for record in (gpu.timed(shapes.get("1b")), gpu.timed(shapes.get("1b")).model_copy(update={"provenance": other})):
+            found = measured(record)
+            assert found is not None and found.gpu == record.provenance.device
+
     def test_another_length_is_in_the_variant(self):
         record = gpu.timed(shapes.get("1b"))
         seen = measured(record.model_copy(update={"variant": "32x512"}))

@@ -165,7 +165,7 @@ def test_a_missing_package_is_a_reason(monkeypatch):
 
 def test_ids_do_not_depend_on_the_machine():
     ids = [c.id for c in matrix(presets())]
-    assert len(ids) == len(set(ids)) == len(presets()) * (1 + 9 * 2 + 5 + 11 + 9 + 7)
+    assert len(ids) == len(set(ids)) == len(presets()) * (1 + 9 * 2 + 5 + 13 + 11 + 7)
     assert "te-current-tiny-emulated" in ids
     assert executions(RECIPES["bf16"]) == ("native",)
     assert detect("cpu") == Hardware("cpu", "cpu", None, "cpu")

@@ -78,6 +78,16 @@ def test_a_resumed_writer_that_purges_is_counted_too(tmp_path):
     assert (run.replaced, run.loss[29:31]) == (10, [3.0, 2.5])
 
 
+def test_a_resumed_run_of_deepspeed_has_a_second_header(tmp_path):
+    """Its monitor keeps the names of the files that have a header in memory, so each start of it writes one."""
+    path, again = (WRITERS["DeepSpeed, CSV"](tmp_path / name, curve(steps=60)) for name in ("whole", "again"))
+    for name in ("Train_Samples_train_loss.csv", "Train_Samples_lr.csv"):
+        header, *rows = (path / "run" / name).read_text().splitlines()
+        (again / "run" / name).write_text("\n".join([header, *rows[:40], header, *rows[30:]]) + "\n")
+    whole, resumed = runs.read(path), runs.read(again)
+    assert resumed == whole.model_copy(update={"source": str(again), "replaced": 10})
+
+
 def test_two_runs_in_one_folder_are_refused(tmp_path):
     for name in ("bf16", "fp8"):
         megatron_tensorboard(tmp_path / name, curve(steps=30))

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fp8parity.gate.context import POOL, _share_cores
+from fp8parity.gate.caches import MOST, POOL, share_cores
 from fp8parity.training import variables
 from processes import FIXTURES, ROOT, run
 
@@ -41,15 +41,19 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     assert (tmp_path / "seen.txt").read_text().split() == processes
 
 
-@pytest.mark.parametrize(("workers", "threads"), [(1, "16"), (4, "4"), (8, "1"), (32, "1")])
-def test_workers_share_the_cores_for_compilation(monkeypatch, workers, threads):
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads"), [(16, 1, "16"), (16, 4, "4"), (16, 8, "1"), (16, 32, "1"), (128, 2, "32"), (128, 8, "16")]
+)
+def test_workers_share_the_cores_for_compilation(monkeypatch, cores, workers, threads):
+    """The cores are those that the process may use: a scheduler gave it a part of a machine of 512. torch itself starts 32 at most."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 512)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
     monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
-    _share_cores(workers)
+    share_cores(workers)
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == threads
-    assert POOL == 4
+    assert (POOL, MOST) == (4, 32)
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
-    _share_cores(workers)
+    share_cores(workers)
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "7"
 
 

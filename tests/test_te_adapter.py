@@ -116,7 +116,7 @@ class AttentionLogging:
 
 def forget() -> None:
     """Forget the adapters that import TE: the next import makes them anew."""
-    for name in ("te", "te_attention", "te_recipes"):
+    for name in ("te", "te_attention", "te_fused", "te_recipes"):
         sys.modules.pop(f"{adapters.__name__}.{name}", None)
         vars(adapters).pop(name, None)
 

@@ -91,6 +91,24 @@ def test_main_gradients_add_up_and_are_checked(session, monkeypatch):
     assert all(g.error == 0 for g in wgrad)
 
 
+def test_gemms_that_share_a_main_gradient_are_compared_one_by_one(session, monkeypatch):
+    """Planted: the kernel alone adds its product twice. The training step then writes the right sum into the same buffer."""
+
+    class Twice(Door):
+        def gemm(self, product):
+            if product == "wgrad":
+                super().gemm(product)
+            return super().gemm(product)
+
+        def step(self, product):
+            return BF16Gemms.gemm(self, product)
+
+    monkeypatch.setattr(torch, "addmm", lambda main, a, b, out_dtype, out: out.add_(a.float() @ b.float()))
+    monkeypatch.setattr(gemms.Session, "make", lambda self, operands: Twice(operands, self.terms))
+    found, _ = gemms.linear(SHAPE, "layer", replace(session, terms=GemmTerms(main_grads=True)))
+    assert {g.mode: g.error for g in found if g.gemm == "wgrad"} == {GemmMode.KERNEL: 1.0, GemmMode.TRAINING: 0.0}
+
+
 def test_an_element_that_nothing_wrote_is_a_failure(session, monkeypatch):
     real = Graph.run
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
+from fp8parity.records.locks import locked
 from processes import FIXTURES, Done, run
 
 pytestmark = pytest.mark.slow
@@ -33,7 +33,7 @@ def pair(tmp_path_factory):
     """The folder of both record sets, and how the runs ended. Worker processes share it: the first that comes makes it."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "upgrade"
-    with FileLock(f"{folder}.lock"):
+    with locked(folder.with_suffix(".lock")):
         if not (folder / "done.json").exists():
             make(folder)
     return folder, *(Done(**done) for done in json.loads((folder / "done.json").read_text()))

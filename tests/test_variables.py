@@ -21,6 +21,18 @@ def test_listed_variables_have_their_values():
     assert recorded(given | {"HOME": "/root", "HF_TOKEN": SECRET}) == given
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "BACKWARD_OVERRIDE", "FP8_BLOCK_SCALING_FP32_SCALES", "FP8_CURRENT_SCALING_POWER_2_SCALES", "NVFP4_4OVER6", "NVFP4_DISABLE_RHT",
+        "NVFP4_DISABLE_2D_QUANTIZATION", "NVFP4_DISABLE_STOCHASTIC_ROUNDING", "NVFP4_ROW_SCALED_ACTIVATION", "DPA_FP8_RECIPE",
+    ],
+)  # fmt: skip
+def test_variables_that_change_a_recipe_behind_its_name_have_their_values(name):
+    """The verdict prints what a record holds (tests/test_evaluate.py)."""
+    assert recorded({f"NVTE_{name}": "1"}) == {f"NVTE_{name}": "1"}
+
+
 @pytest.mark.parametrize("name", ["NVTE_API_KEY", "PYTORCH_TOKEN", "TORCHINDUCTOR_BUNDLED", "MKL_LICENCE", "CUDNN_X", "CUBLASLT_NEW"])
 def test_an_unlisted_variable_is_seen_but_not_told(name):
     first, second = recorded({name: SECRET}), recorded({name: f"{SECRET}!"})

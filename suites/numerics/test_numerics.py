@@ -37,9 +37,20 @@ def test_layers(cell, parity):
     parity.numerics("layers", cell)
 
 
+@pytest.mark.quantised
+def test_places(cell, parity):
+    """Each GEMM of each linear is in FP8 or in BF16 as the recipe says at its place."""
+    parity.numerics("places", cell)
+
+
 def test_state(cell, parity):
     """The state of a recipe stays correct over steps: accumulation, cached weights, recompute, checkpoint."""
     parity.numerics("state", cell)
+
+
+def test_checkpoint(cell, parity):
+    """A run that was saved and loaded takes the step of the run that went on. Weights, scales, masters and moments come back to the bit."""
+    parity.numerics("checkpoint", cell)
 
 
 @pytest.mark.quantised

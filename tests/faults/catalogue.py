@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from faults import along, gate, gemms, losses, model, operands, references, requests, speeds, state
+from faults import (
+    along,
+    first_steps,
+    gate,
+    gemm_times,
+    gemms,
+    identity,
+    losses,
+    model,
+    operands,
+    references,
+    requests,
+    speeds,
+    state,
+)
 from faults.fault import Fault, Finding, Look
 
-MODULES = (model, operands, gemms, state, losses, along, speeds, gate, references, requests)
+MODULES = (model, operands, gemms, state, losses, identity, first_steps, along, speeds, gemm_times, gate, references, requests)
 CATALOGUE: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in module.FAULTS)
 
 

@@ -1,0 +1,46 @@
+"""Faults that the first step of a run shows: the gradient norm of each parameter, beside that of BF16 on the same weights and batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fp8parity.numerics.emulation import EmulatedLinear
+from torch import Tensor
+
+from faults.fault import Blame, Fault, Finding, Kind
+from faults.runs import FirstGradients
+
+
+def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Callable[[pytest.MonkeyPatch], object]:
+    """The operands ``names`` of linears whose weight has ``outputs`` outputs decode to ``factor`` times what they should."""
+    real = EmulatedLinear.operand
+
+    def operand(self: EmulatedLinear, name: str, x: Tensor) -> Any:
+        data, outer = real(self, name, x)
+        return (data, outer * factor) if name in names and self.out_features == outputs else (data, outer)
+
+    return lambda patch: patch.setattr(EmulatedLinear, "operand", operand)
+
+
+def _first(name: str, recipe: str, plant: Callable[[pytest.MonkeyPatch], object], words: str, source: str = "made up") -> Fault:
+    return Fault(name, Kind.RECIPE, source, plant, (Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words),))
+
+
+FAULTS = (
+    _first(
+        "weight gradients of the first MLPs lost",
+        "te-block",
+        scaled(("wgrad_dy",), 0.0, 512),
+        "_proj.weight 0.0000x BF16's, expected 0.9300 to 1.0700",
+        "TE 1554, 1616",
+    ),
+    _first("gradient scale off by a tenth", "te-current", scaled(("dgrad_dy",), 1.1, 512), "x BF16's, expected 0.9300 to 1.0700"),
+    _first(
+        "weight scale off by two",
+        "te-current",
+        scaled(("fprop_w",), 0.5, 64),
+        "attention.q_proj.weight 0.2308x BF16's, expected 0.9300 to 1.0700",
+    ),
+)

@@ -1,0 +1,147 @@
+"""Checkpoints on one device: sound ones pass, and what a checkpoint loses or rounds is red with the blame on the right side."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from faults.fault import Bench, Blame
+from faults.looks import Measured, sound
+from faults.plants import method
+from fp8parity.checks import checkpoint
+from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed, exact
+from fp8parity.numerics.emulation import DelayedScale
+from fp8parity.numerics.quantised_weights import QuantisedWeight
+from fp8parity.recipes import RECIPES
+from sessions import cell
+from test_te_adapter import stand_in as stand_in
+
+from conftest import measured
+
+Plant = Callable[[pytest.MonkeyPatch], object]
+
+
+@pytest.fixture
+def bench(session, monkeypatch, tmp_path, trajectory, eager) -> Bench:
+    return Bench(session, monkeypatch, tmp_path, trajectory)
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "te-delayed", "te-current", "te-mxfp8", "te-nvfp4", "te-delayed-recent"])
+def test_a_sound_checkpoint_passes(bench, recipe):
+    found = sound(Measured("checkpoint", recipe), bench)
+    assert found.status == "pass", found.message()
+
+
+def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
+    """What is read from the file is changed before it is loaded."""
+    real = checkpoint.restore
+
+    def restore(run: Any, state: dict[str, Any]) -> None:
+        change(state)
+        real(run, state)
+
+    return lambda patch: patch.setattr(checkpoint, "restore", restore)
+
+
+def scales_in_bf16(state: dict[str, Any]) -> None:
+    for weight in state["model"].values():
+        if isinstance(weight, QuantisedWeight):
+            weight._scale_inv = weight._scale_inv.bfloat16().float()
+
+
+def masters_from_weights(state: dict[str, Any]) -> None:
+    state["masters"] = {n: exact(state["model"][n]).bfloat16().float() for n in state["masters"]}
+
+
+def moments_of_a_new_run(state: dict[str, Any]) -> None:
+    state["optimizer"]["state"] = {}
+
+
+def generator_of_a_new_run(state: dict[str, Any]) -> None:
+    state["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
+
+
+NOT_SAVED = method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False))
+NOT_LOADED = method(DelayedScale, "_load_from_state_dict", lambda f: lambda self, *a, **k: None)
+
+
+LOST = {
+    "history not saved": (NOT_SAVED, "te-delayed", PLAIN, ("changed scales", "step difference"), Blame.RECIPE),
+    "history not loaded": (NOT_LOADED, "te-delayed", PLAIN, ("changed scales", "step difference"), Blame.RECIPE),
+    "scale in BF16": (loaded(scales_in_bf16), "te-current", QUANTISED, ("changed weights", "step difference"), Blame.RECIPE),
+    "masters from BF16": (loaded(masters_from_weights), "bf16", PLAIN, ("changed masters", "step difference"), Blame.FRAMEWORK),
+    "moments lost": (loaded(moments_of_a_new_run), "bf16", PLAIN, ("changed moments", "highest gain of the step"), Blame.FRAMEWORK),
+    "generator lost": (loaded(generator_of_a_new_run), "te-nvfp4", PLAIN, ("step difference",), Blame.RECIPE),
+}
+
+
+@pytest.mark.parametrize(("plant", "recipe", "where", "metrics", "blame"), LOST.values(), ids=LOST)
+def test_what_a_checkpoint_loses_is_named(bench, plant, recipe, where, metrics, blame):
+    look = Measured("checkpoint", recipe)
+    look.prepare(bench)
+    seen = look(plant, bench)
+    assert (seen.status, seen.blame) == ("fail", blame), seen.text
+    assert {f"{metric} @ {where}" for metric in metrics} <= set(seen.places), seen.text
+
+
+def test_a_scale_that_is_saved_in_bf16_moves_a_whole_weight(session, monkeypatch, eager):
+    """Two weights that are kept as codes lie within 2**-9 of the saved ones, and no other tensor changes."""
+    loaded(scales_in_bf16)(monkeypatch)
+    found = measured(checkpoint.measure(session.subject("te-current")))
+    low, high = found[f"lowest gain @ {QUANTISED}"], found[f"highest gain @ {QUANTISED}"]
+    assert 1 - 2**-8 < low < 0.9999 or 1.0001 < high < 1 + 2**-8
+    assert found[f"changed weights @ {QUANTISED}"] > 1
+    assert found[f"changed masters @ {QUANTISED}"] == found[f"changed weights @ {PLAIN}"] == 0
+
+
+def test_which_cells_have_a_checkpoint_of_their_own(session):
+    def why(recipe: str) -> str | None:
+        return session.skip_reason("checkpoint", cell(recipe, "native" if recipe == "bf16" else "emulated", "nano"))
+
+    assert [r for r in RECIPES if why(r) is None] == ["bf16", *(r for r in RECIPES if r.startswith("te-"))]
+    assert why("ao-rowwise") == "it keeps nothing from step to step, and plain weights, so its checkpoint is BF16's"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "execution", "kept"),
+    [
+        ("bf16", "native", [PLAIN]),
+        ("te-delayed", "emulated", [PLAIN]),
+        ("te-current", "emulated", [PLAIN, QUANTISED]),
+        ("te-current", "native", [PLAIN, QUANTISED]),
+        ("te-current", "fused", [PLAIN]),
+        ("te-current-ends-bf16-fp8-weights", "native", [QUANTISED]),
+    ],
+)
+def test_the_ways_to_keep_weights(session, stand_in, recipe, execution, kept):
+    assert list(arms(session.subject(recipe, execution))) == kept
+
+
+def test_native_cells_on_a_stand_in(session, stand_in):
+    """Transformer Engine's modules as the adapter uses them."""
+    found = measured(checkpoint.measure(session.subject("te-current", "native")))
+    assert len(found) == 18
+    assert {v for k, v in found.items() if k.startswith(("changed", "step"))} == {0.0}
+    assert {round(v, 12) for k, v in found.items() if "gain" in k} == {1.0}
+
+
+def test_a_tensor_that_is_missing_counts_as_changed():
+    one, other = torch.ones(2), torch.tensor([1.0, 1.0 + 2**-20])
+    assert changed({"a": one, "b": one}, {"a": one, "b": other}) == 1
+    assert changed({"a": one, "b": one}, {"a": one, "c": one}) == 2
+
+
+def test_state_of_transformer_engine_is_compared_by_its_tensors():
+    """Its bytes also hold what a new model has not got yet."""
+
+    def packed(**held: Any) -> dict[str, Any]:
+        import pickle
+
+        return {"m._extra_state": torch.frombuffer(bytearray(pickle.dumps(held)), dtype=torch.uint8), "n._extra_state": torch.empty(0)}
+
+    scale = torch.tensor([3.0])
+    assert checkpoint._extra_state(packed(scale_fwd=scale, recipe="x")) == {"m._extra_state.scale_fwd": scale}
+    assert checkpoint._extra_state({"m._extra_state": io.BytesIO()}) == {}

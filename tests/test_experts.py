@@ -1,0 +1,152 @@
+"""Mixture of experts: the layer against a plain loop over tokens, its fixed and free routing, experts without a token, wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from fp8parity.judging import goldens
+from fp8parity.numerics import prng
+from fp8parity.recipes import RECIPES, apply
+from fp8parity.records.cell import Execution, Mode
+from fp8parity.training.loop import mode_for
+from fp8parity.workload import models
+from fp8parity.workload.experts import ExpertLinears, Experts, MixtureOfExperts, Routing, TokenGroups, fixed_choice
+from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.presets import presets
+from fp8parity.workload.schedule import spec_hash
+from narrowed import some
+from sessions import GOLDEN
+
+MIXED = ModelConfig("mixed", dim=32, layers=2, heads=1, kv_heads=1, hidden=64, init_std=0.2, experts=Experts(4))
+
+
+def layer(config: ModelConfig = MIXED, number: int = 0) -> MixtureOfExperts:
+    found = models.build(config, 0).get_submodule(f"layers.{number}.mlp")
+    assert isinstance(found, MixtureOfExperts)
+    return found
+
+
+def tokens(count: int = 24, dim: int = 32) -> torch.Tensor:
+    return prng.normal(7, count * dim).view(1, count, dim)
+
+
+@pytest.mark.parametrize("routing", Routing)
+def test_the_layer_is_the_weighted_sum_of_the_mlps_of_each_token(routing):
+    """A loop over tokens in FP64, with the experts that the layer chose."""
+    moe = layer(replace(MIXED, experts=Experts(4, top_k=3, routing=routing))).double()
+    x = tokens().double()
+    logits = x[0] @ moe.router.weight.T
+    chosen, _ = moe.route(logits)
+    wanted = torch.zeros_like(x[0])
+    for t, experts in enumerate(chosen.tolist()):
+        for e, share in zip(experts, logits[t, experts].softmax(0), strict=True):
+            gate, up, down = (linears[e].weight for linears in (moe.gate_proj, moe.up_proj, moe.down_proj))
+            wanted[t] += share * (down @ (F.silu(gate @ x[0, t]) * (up @ x[0, t])))
+    torch.testing.assert_close(moe(x)[0], wanted, rtol=1e-5, atol=1e-6)  # the router and the sum are in FP32
+    if routing == Routing.FREE:
+        assert torch.equal(chosen.sort(1).values, logits.topk(3, 1).indices.sort(1).values)
+
+
+def test_the_fixed_routing_is_pinned():
+    """Other draws would be another model under the same name. Every expert of a token is another one, and experts differ in their rows."""
+    experts = some(presets()["tiny-moe"].model.experts)
+    found = [fixed_choice(experts, block, 2048) for block in (0, 1)]
+    assert [torch.bincount(chosen.flatten()).tolist() for chosen in found] == [
+        [100, 154, 229, 377, 540, 727, 903, 1066],
+        [1169, 96, 164, 249, 360, 493, 672, 893],
+    ]
+    assert found[0][:4].tolist() == [[5, 6], [4, 2], [7, 4], [7, 5]]
+    assert all((chosen[:, 0] != chosen[:, 1]).all() for chosen in found)
+    assert torch.equal(fixed_choice(experts, 0, 512), found[0][:512])
+
+
+@pytest.mark.parametrize(("recipe", "execution"), [("te-current", "emulated"), ("te-nvfp4", "emulated"), ("ao-mxfp8", "emulated")])
+def test_the_fixed_routing_is_that_of_bf16(recipe, execution):
+    """Also after steps that moved every weight: the router has no say in it."""
+    seen: dict[str, list[torch.Tensor]] = {}
+    for name in ("bf16", recipe):
+        model = apply(models.build(MIXED, 0), RECIPES[name], Execution(execution), tokens=64).model
+        with torch.no_grad():
+            for p in model.parameters():
+                p.add_(0.1 * (name != "bf16"))
+        blocks = [b for b in model.modules() if isinstance(b, MixtureOfExperts)]
+        seen[name] = [b.route(torch.randn(64, 4))[0] for b in blocks]
+    assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))
+    assert not torch.equal(seen["bf16"][0], seen["bf16"][1])
+
+
+def test_groups_hold_each_slot_once_and_pad_each_expert():
+    experts = Experts(4, top_k=1, pad=8)
+    chosen = torch.tensor([3, 1, 3, 0] + 9 * [3])[:, None]
+    groups = TokenGroups.of(chosen, experts)
+    assert groups.counts == (8, 8, 8, 16)  # expert 2 has no token, and one multiple of zero rows
+    assert groups.ends.tolist() == [8, 16, 24, 40]
+    assert groups.places.tolist() == [24, 8, 25, 0, *range(26, 35)]
+
+
+def test_an_expert_without_a_token_has_a_gradient_of_exact_zero():
+    """In BF16 without any padding, where it has no row, and with a padding, where its rows are zero."""
+    chosen = torch.tensor([0, 2, 2])[:, None]
+    for counts in ((1, 0, 2), TokenGroups.of(chosen, Experts(3, top_k=1, pad=16)).counts):
+        linears = ExpertLinears(3, 16, 32).bfloat16()
+        x = torch.zeros(sum(counts), 16, dtype=torch.bfloat16)
+        x[0], x[-counts[-1]] = 1, 2
+        y = linears(x.requires_grad_(), TokenGroups(counts, torch.empty(0), torch.empty(0)))
+        y.sum().backward()
+        gradients = [some(w.grad) for w in linears.weights]
+        assert [bool(g.any()) for g in gradients] == [True, False, True]
+        assert y.shape == (sum(counts), 32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Experts(4, top_k=5), "top_k = 5 of 4 experts: a token goes to at least 1 and at most 4 of them"),
+        (lambda: Experts(4, top_k=0), "top_k = 0 of 4 experts: a token goes to at least 1"),
+        (lambda: Experts(4, pad=0), "pad = 0: an expert has at least 1 row"),
+        (lambda: Experts(4, top_k=1, routing=Routing.FREE), "a free router with top_k = 1 learns nothing"),
+        (lambda: models.outline(replace(MIXED, bias=True)), "mixed: experts have no biases; leave bias or experts out"),
+    ],
+)
+def test_wrong_numbers_are_one_line(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        wrong()
+
+
+@pytest.mark.parametrize("name", ["tiny-moe", "small-moe"])
+def test_a_preset_has_the_parameters_that_it_says(name):
+    preset = presets()[name]
+    with torch.device("meta"):
+        assert sum(p.numel() for p in models.Transformer(preset.model).parameters()) == preset.model.parameters
+    assert not preset.fusable
+    assert preset.model.dim % 128 == preset.model.hidden % 128 == preset.schedule.tokens % 128 == 0
+
+
+def test_initial_weights_of_a_mixture_are_pinned():
+    model = models.build(presets()["tiny-moe"].model, 0)
+    assert models.weights_hash(dict(model.named_parameters())).startswith("61298dd5e0554d39")
+    up, down = (model.get_parameter(f"layers.1.mlp.{name}_proj.5.weight").float() for name in ("up", "down"))
+    assert float(up.detach().std()) == pytest.approx(0.07, rel=0.02)
+    assert float(down.detach().std()) == pytest.approx(0.07 / 2, rel=0.02)  # divided by the root of twice the blocks
+
+
+def test_goldens_of_dense_models_are_not_stale():
+    """``experts`` is younger than they are. A mixture has another hash than the dense model of its dimensions."""
+    stored = goldens.load(GOLDEN).loss
+    for name, preset in presets().items():
+        if (name, preset.corpus) in stored:
+            assert stored[name, preset.corpus].spec_hash == spec_hash(preset.model, preset.schedule, preset.corpus)
+    model, schedule = MIXED, presets()["tiny"].schedule
+    hashes = {spec_hash(replace(model, experts=e), schedule, "topics") for e in (None, Experts(4), Experts(8), Experts(4, pad=16))}
+    assert len(hashes) == 4
+
+
+def test_a_free_routing_runs_eagerly():
+    """Its counts are read on the host in each step, so no graph can hold it."""
+    free = replace(MIXED, experts=Experts(4, routing=Routing.FREE))
+    cuda = torch.device("cuda")
+    assert mode_for(RECIPES["bf16"], Execution.NATIVE, cuda, free.default_mode) == Mode.EAGER
+    assert mode_for(RECIPES["bf16"], Execution.NATIVE, cuda, MIXED.default_mode) == Mode.GRAPHED

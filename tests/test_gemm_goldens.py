@@ -1,0 +1,78 @@
+"""Goldens of GEMMs: they come back, sessions of the same GEMMs join, and what is no measurement does not become one."""
+
+from __future__ import annotations
+
+import gemm_records
+import pytest
+from fp8parity.judging import gemm_goldens
+from fp8parity.records.gemms import Accumulation
+from gemm_records import GPU, ROW, changed, made, watched
+
+LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
+
+
+@pytest.fixture(autouse=True)
+def outside_of_ci(monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+
+
+def test_goldens_come_back_and_sessions_join(tmp_path):
+    gemm_goldens.store(tmp_path, made(), ROW)
+    lines = gemm_goldens.store(tmp_path, made(training=1.6 * 1.02, session="two"), ROW)
+    ((key, golden),) = gemm_goldens.load(tmp_path).items()
+    assert key == (GPU, "codonfm-5b")
+    entry = golden.cells["te-current native"]
+    assert entry.sums["training"][0] == pytest.approx(1.6 * 1.02**0.5, rel=1e-3)
+    assert entry.sessions == ["s", "two"]
+    assert "of 2 sessions" in lines[0]
+    again = gemm_goldens.store(tmp_path, made(), ROW)  # the same session counts once, and replaces what is stored
+    assert gemm_goldens.load(tmp_path)[key].cells["te-current native"].sessions == ["s"], again
+
+
+def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path):
+    gemm_goldens.store(tmp_path, made(watch=watched(power_capped=0.2)), ROW)
+    gemm_goldens.store(tmp_path, made(watch=watched(power_capped=0.9), session="two"), ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    assert (entry.sessions, entry.power_capped) == (["s", "two"], 0.9)
+    other = changed(made(session="three"), "up wgrad kernel", accumulation=Accumulation.FAST)
+    gemm_goldens.store(tmp_path, other, ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    assert (entry.sessions, entry.power_capped) == (["three"], 0.0)
+
+
+def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path):
+    gemm_goldens.store(tmp_path, made(), ROW)
+    before = gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b").read_bytes()
+    other = made(provenance=gemm_records.reports.provenance(device=GPU.replace(" ", "-")))
+    with pytest.raises(ValueError, match="codonfm-5b.json: is of NVIDIA Made Up, not of NVIDIA-Made-Up"):
+        gemm_goldens.store(tmp_path, other, ROW)
+    assert gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tool": "te-benchmark"}, "imitates another tool"),
+        ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden"),
+        ({"watch": watched(busy_before=30)}, "30% busy"),
+        ({"gemms": changed(made(), "o fprop kernel", **LOST).gemms}, "o fprop kernel failed"),
+    ],
+)
+def test_what_may_not_become_a_golden(tmp_path, changes, words):
+    with pytest.raises(ValueError, match=f"golden of the GEMMs of te-current-codonfm-5b-native refused: .*{words}"):
+        gemm_goldens.store(tmp_path, made(**changes), ROW)
+    assert not (tmp_path / "throughput").exists()
+
+
+def test_a_damaged_golden_is_named(tmp_path):
+    gemm_goldens.store(tmp_path, made(), ROW)
+    path = gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b")
+    path.write_text(path.read_text().replace('"e5m2"', '"e4m3"', 1))
+    with pytest.raises(ValueError, match=r"codonfm-5b.json: its checksum does not match"):
+        gemm_goldens.load(tmp_path)
+
+
+def test_a_changed_golden_is_told():
+    old, new = gemm_goldens.updated(None, [made()]), gemm_goldens.updated(None, [made(training=1.5)])
+    assert gemm_goldens.changes(old, old) == []
+    assert "GEMMs of codonfm-5b, te-current native: kernel 1.900x, training 1.500x of 1 sessions" in gemm_goldens.changes(old, new)[0]

@@ -1,0 +1,108 @@
+"""Weights that are kept as codes and scales: what is written, read, saved and trained; the recipes that use them, emulated."""
+
+from __future__ import annotations
+
+import copy
+import io
+from dataclasses import replace
+
+import pytest
+import torch
+from fp8parity.checks.short_run import ShortRun, difference
+from fp8parity.numerics import prng
+from fp8parity.numerics.quantised_weights import PARTS, QuantisedWeight
+from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.spec import BF16, DEQUANTISED, LinearSpec
+from fp8parity.recipes import RECIPES, apply
+from fp8parity.recipes.placed import QUANTISED_WEIGHTS, Rule
+from fp8parity.records.cell import Execution
+from fp8parity.workload import models
+from fp8parity.workload.presets import presets
+
+pytestmark = pytest.mark.usefixtures("eager")
+KEPT = ("te-current", "te-block", "te-block-fp32", "te-mxfp8", "te-nvfp4", "te-current-backward-dequantized")
+OPTION = ((QUANTISED_WEIGHTS, True),)
+
+
+def matrix(stream: int = 1) -> torch.Tensor:
+    return prng.normal(stream, 160 * 128).view(160, 128)
+
+
+def weight(recipe: str) -> QuantisedWeight:
+    return QuantisedWeight.of(matrix().bfloat16(), RECIPES[recipe].linear)
+
+
+def parts(w: torch.Tensor) -> list[torch.Tensor]:
+    return [t for name in PARTS if (t := getattr(w, name)) is not None]
+
+
+@pytest.mark.parametrize("recipe", KEPT)
+def test_a_weight_stands_for_what_the_quantiser_gives(recipe):
+    w, spec = weight(recipe), RECIPES[recipe].linear
+    wanted = quantise(matrix().bfloat16(), spec.fprop_w).dequantise()
+    torch.testing.assert_close(w.dequantize(dtype=torch.float32), wanted, rtol=1e-6, atol=0)
+    assert w.dtype == torch.bfloat16
+    assert torch.equal(w + 0, w.dequantize())
+    (_, _), (data, outer) = w.prepared()
+    back = (data.float() * outer).T
+    if spec.dgrad_w.quantised:
+        wanted = quantise(matrix().bfloat16().T.contiguous(), spec.dgrad_w).dequantise().T
+        torch.testing.assert_close(back, wanted, rtol=1e-6, atol=0)
+    else:
+        assert torch.equal(back, w.dequantize().float())
+
+
+def test_a_write_rounds_once():
+    """From FP32 to E4M3, and not to BF16 before: next to the middle between two codes the latter goes the other way."""
+    w, above = weight("te-current"), matrix()
+    above[0, 0], above[0, 1] = 448.0, 17.0 + 2**-8  # 17 lies in the middle between 16 and 18, and BF16 rounds to 17
+    torch._foreach_copy_([w], [above])
+    assert w.dequantize(dtype=torch.float32)[0, :2].tolist() == [448.0, 18.0]
+    w.copy_(above.bfloat16())
+    assert w.dequantize(dtype=torch.float32)[0, :2].tolist() == [448.0, 16.0]
+
+
+@pytest.mark.parametrize("recipe", KEPT)
+def test_codes_and_scales_survive_copies_and_files(recipe):
+    w = torch.nn.Parameter(weight(recipe))
+    file = io.BytesIO()
+    torch.save({"w": w}, file)
+    file.seek(0)
+    fresh = QuantisedWeight.of(matrix(2).bfloat16(), RECIPES[recipe].linear)
+    fresh.copy_(w.detach())
+    for other in (torch.load(file, weights_only=False)["w"], copy.deepcopy(w), w.detach().clone(), fresh):
+        assert isinstance(other, QuantisedWeight)
+        assert all(torch.equal(a, b) for a, b in zip(parts(w), parts(other), strict=True))
+        assert "QuantisedWeight(" in repr(other)
+
+
+def test_delayed_scales_are_refused():
+    with pytest.raises(ValueError, match="keeps no quantised weights with delayed scales; use native execution"):
+        weight("te-delayed")
+
+
+@pytest.mark.parametrize("recipe", ["te-current", "te-mxfp8"])
+def test_the_first_step_is_that_of_plain_weights(session, recipe):
+    """The masters start from the BF16 weights, and their codes are those of BF16 weights. Later steps differ by the rounding to BF16."""
+    spec = session.subject(recipe)
+    kept = ShortRun(replace(spec, recipe=replace(spec.recipe, options=OPTION)))
+    plain = ShortRun(spec)
+    assert all(torch.equal(a, b) for a, b in zip(kept.optimizer.masters, plain.optimizer.masters, strict=True))
+    steps = [difference(plain.step(n), kept.step(n)) for n in range(2)]
+    assert steps[0] == 0
+    assert 0 < steps[1] < 0.1
+
+
+def test_a_rule_says_where_weights_are_kept_quantised():
+    recipe = replace(RECIPES["te-current"], rules=(Rule(blocks=(1,), linear=RECIPES["te-current"].linear, options=OPTION),))
+    converted = apply(models.build(presets()["tiny"].model, 0), recipe, Execution.EMULATED, tokens=512)
+    kept = {m.fqn for m in converted.inventory if m.kind == "QuantisedWeightLinear"}
+    assert {fqn.split(".")[1] for fqn in kept} == {"1"}
+    assert kept == {m.fqn for m in converted.inventory if m.config.endswith("; quantised weights")}
+    assert set(converted.initial) == {f"{fqn}.weight" for fqn in kept}
+
+
+def test_only_operands_that_fprop_quantised_can_be_dequantised():
+    assert LinearSpec(dgrad_w=DEQUANTISED).dgrad_w != BF16
+    with pytest.raises(ValueError, match="dgrad_dy: only dgrad_w and wgrad_x can be dequantised"):
+        LinearSpec(dgrad_dy=DEQUANTISED)

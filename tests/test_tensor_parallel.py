@@ -1,0 +1,57 @@
+"""The check ``tensor parallel`` in this process, with one rank: a value that is not finite is named with its step and place."""
+
+from __future__ import annotations
+
+import pytest
+import torch.distributed as dist
+from fp8parity.distributed import tensor_parallel, train
+from fp8parity.training.step import MasterWeightOptimizer
+from sessions import cell
+
+
+@pytest.fixture
+def spec(session):
+    """The work of a process group of one rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield session.spec(cell("bf16", "native", "nano"))
+    dist.destroy_process_group()
+
+
+def planted(monkeypatch, change):
+    """``change(model)`` once the linears are split, so that the run on one rank stays sound."""
+    real = tensor_parallel.split
+
+    def split(model, spec):
+        real(model, spec)
+        change(model)
+
+    monkeypatch.setattr(tensor_parallel, "split", split)
+
+
+def test_one_rank_is_the_whole_model(spec):
+    found = {m.metric: m.value for m in tensor_parallel.measure(spec)[0]}
+    assert (found["largest gap"], found["tail gap"], found["tensors that differ between ranks"]) == (0.0, 0.0, 0.0)
+    assert found["first gradient norm"] == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_loss_that_is_not_finite_names_its_rank(spec, monkeypatch):
+    def nan_later(model):
+        real, calls = model.forward, iter(range(100))
+        model.forward = lambda ids: real(ids) * (float("nan") if next(calls) == 2 * train.SHARE else 1.0)
+
+    planted(monkeypatch, nan_later)
+    with pytest.raises(ValueError, match=r"^the loss of step 2 is not finite on rank 0 \(nan\)$"):
+        tensor_parallel.measure(spec)
+
+
+def test_a_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
+    planted(monkeypatch, lambda model: model.lm_head.weight.register_hook(lambda grad: grad * float("nan")))
+    with pytest.raises(ValueError, match=r"^step 0 is not finite, and the loss of every rank is: gradient of lm_head.weight \(1 of "):
+        tensor_parallel.measure(spec)
+
+
+def test_a_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch):
+    real = MasterWeightOptimizer.gather
+    monkeypatch.setattr(MasterWeightOptimizer, "gather", lambda self, factor: real(self, float("nan")))
+    with pytest.raises(ValueError, match="^the run on one rank is not finite at step 0: gradient of "):
+        tensor_parallel.measure(spec)

@@ -1,0 +1,151 @@
+"""torchao's grouped GEMMs: the adapter gives the bits that ``quantize_`` gives, and the codes of this project's emulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from fp8parity.numerics import prng
+from fp8parity.numerics.formats import E4M3
+from fp8parity.numerics.operands import sqnr
+from fp8parity.numerics.scaling import quantise
+from fp8parity.recipes import RECIPES, apply
+from fp8parity.recipes.adapters import torchao_experts
+from fp8parity.recipes.adapters.torchao_experts import GroupedLinears, config_for, describe, linear_spec
+from fp8parity.records.cell import Execution
+from fp8parity.workload import models
+from fp8parity.workload.experts import ExpertLinears, TokenGroups
+from narrowed import some
+from test_grouped import MIXED
+from torch import Tensor, nn
+from torchao.prototype.moe_training import utils
+from torchao.quantization import quantize_
+
+COUNTS = (64, 32, 96)
+N, K = 96, 64
+
+
+def normal(name: str, rows: int, columns: int) -> Tensor:
+    return prng.normal(prng.stream("torchao", name), rows * columns).view(rows, columns).bfloat16()
+
+
+def groups(counts: tuple[int, ...] = COUNTS) -> TokenGroups:
+    return TokenGroups(counts, torch.empty(0), torch.tensor(counts).cumsum(0).int())
+
+
+def experts() -> ExpertLinears:
+    made = ExpertLinears(len(COUNTS), K, N).bfloat16()
+    with torch.no_grad():
+        for i, weight in enumerate(made.weights):
+            weight.copy_(normal(f"w{i}", N, K) * 2.0 ** (-3 * i))
+    return made
+
+
+def converted(execution: str = "emulated", recipe: str = "ao-mxfp8") -> ExpertLinears:
+    holder = nn.Module()
+    holder.up_proj = experts()
+    found = apply(holder, RECIPES[recipe], Execution(execution), tokens=32).model.get_submodule("up_proj")
+    assert isinstance(found, ExpertLinears)
+    return found
+
+
+def one_pass(module: ExpertLinears, weights: list[Tensor]) -> list[Tensor]:
+    x, dy = normal("x", sum(COUNTS), K).requires_grad_(), normal("dy", sum(COUNTS), N)
+    y = module(x, groups())
+    y.backward(dy)
+    return [y.detach(), some(x.grad), *(some(w.grad) for w in weights)]
+
+
+class ByQuantize(nn.Module):
+    """What a user of torchao has: one weight of all experts [experts, N, K], which ``torch._grouped_mm`` reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.stack(experts().weights).detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch._grouped_mm(x, self.weight.transpose(-2, -1), offs=groups().ends)
+
+
+def test_the_bits_are_those_of_quantize():
+    module = converted()
+    assert type(module) is GroupedLinears
+    y, dx, *dw = one_pass(module, module.weights)
+    theirs = ByQuantize()
+    quantize_(theirs, config_for(RECIPES["ao-mxfp8"], emulate=True), filter_fn=lambda m, fqn: m is theirs)
+    assert "MXFP8" in type(theirs.weight.data).__name__
+    x = normal("x", sum(COUNTS), K).requires_grad_()
+    out = theirs(x)
+    out.backward(normal("dy", sum(COUNTS), N))
+    assert torch.equal(y, out)
+    assert torch.equal(dx, some(x.grad))
+    assert torch.equal(torch.stack(dw), some(theirs.weight.grad))
+
+
+def test_mxfp8_of_torchao_is_that_of_the_core(eager):
+    """The operands are the same, so only the order of sums and the BF16 result differ. Weights are 8 and 64 times smaller from expert to
+    expert: with the scale of a neighbour, nothing would be left."""
+    ours, theirs = (one_pass(module, module.weights) for module in (converted("core"), converted()))
+    of_experts = [part for pair in zip(ours[:2], theirs[:2], strict=True) for part in zip(*(t.split(COUNTS) for t in pair), strict=True)]
+    for a, b in [*of_experts, *zip(ours[2:], theirs[2:], strict=True)]:
+        assert sqnr(a, b) > 50
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rowwise", "colwise"])
+def test_rowwise_codes_and_scales_of_each_group_are_those_of_the_core(columns):
+    """torchao tests its Triton kernels of wgrad with these functions. dy^T is scaled by rows of each group, x by columns."""
+    matrix = normal("dy", sum(COUNTS), N) * torch.exp2(torch.arange(sum(COUNTS)) % 7)[:, None]
+    if columns:
+        column_major = matrix.t().contiguous().t()
+        codes, scales = utils.torch_to_float8_per_group_colwise(column_major, groups().ends, torch.float8_e4m3fn, True)
+        codes = codes.t()
+    else:
+        codes, scales = utils.torch_to_float8_per_group_rowwise(matrix.t().contiguous(), groups().ends, torch.float8_e4m3fn, True)
+    op = RECIPES["ao-rowwise"].linear.wgrad_dy
+    for part, theirs, scale in zip(matrix.split(COUNTS), codes.split(COUNTS, 1), scales.view(len(COUNTS), N), strict=True):
+        ours = quantise(part.t().contiguous(), op)
+        assert torch.equal(ours.codes(), theirs.contiguous().view(torch.uint8))
+        assert torch.equal(ours.scale.flatten(), scale)
+    assert E4M3.max == torch.finfo(torch.float8_e4m3fn).max
+
+
+def test_the_configurations_say_what_the_catalogue_says():
+    for name, emulate in (("ao-rowwise", False), ("ao-mxfp8", False), ("ao-mxfp8", True)):
+        assert linear_spec(config_for(RECIPES[name], emulate=emulate)) == RECIPES[name].linear
+    with pytest.raises(ValueError, match="ao-rowwise: torchao's grouped GEMM does another recipe: fprop_x: e4m3 row"):
+        apply(models.build(MIXED, 0), replace(RECIPES["ao-rowwise"], linear=RECIPES["ao-mxfp8"].linear), Execution.NATIVE, tokens=64)
+
+
+def test_native_rowwise_experts_ask_for_the_grouped_gemm(monkeypatch):
+    """The kernels need a GPU. This is what they are asked for."""
+    asked = []
+
+    def kernel(x: Tensor, weight: Tensor, config: object, offs: Tensor) -> Tensor:
+        asked.append((type(config).__name__, tuple(weight.shape), weight.stride(-2), offs.tolist(), offs.dtype))
+        return torch.zeros(x.shape[0], weight.shape[2], dtype=x.dtype)
+
+    monkeypatch.setattr(torchao_experts, "_quantize_then_scaled_grouped_mm", kernel)
+    module = converted("native", "ao-rowwise")
+    assert isinstance(module, GroupedLinears)
+    module(normal("x", sum(COUNTS), K), groups())
+    assert asked == [("Float8TrainingOpConfig", (3, K, N), 1, [64, 96, 192], torch.int32)]
+    assert describe(module).endswith("wgrad_x: e4m3 row ao-pow2; emulate=False")
+    inventory = apply(models.build(MIXED, 0), RECIPES["ao-rowwise"], Execution.NATIVE, tokens=64).inventory
+    assert {m.facts["kind of experts"] for m in inventory if ".mlp." in m.fqn} == {"GroupedLinears"}
+    assert {m.kind for m in inventory if ".attention." in m.fqn} == {"Float8Linear"}
+
+
+@pytest.mark.parametrize(("recipe", "execution", "multiple"), [("ao-mxfp8", "emulated", 32), ("ao-rowwise", "native", 16)])
+def test_a_row_count_that_the_gemm_cannot_take_is_one_line(recipe, execution, multiple):
+    counts = (multiple, multiple + 8, 2 * multiple)
+    message = f"takes a multiple of {multiple} rows for each expert, and expert 1 has {multiple + 8}; set pad={multiple} in Experts"
+    with pytest.raises(ValueError, match=message):
+        converted(execution, recipe)(normal("x", sum(counts), K), groups(counts))
+
+
+def test_a_step_with_grouped_gemms_trains_every_expert():
+    model = apply(models.build(MIXED, 0), RECIPES["ao-mxfp8"], Execution.EMULATED, tokens=64).model
+    models.cross_entropy(model, *torch.arange(2 * 128).view(2, 2, 64)).backward()
+    gradients = {n: p.grad for n, p in model.named_parameters() if "_proj" in n}
+    assert all(g is not None and g.any() for g in gradients.values())
