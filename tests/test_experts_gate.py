@@ -7,7 +7,7 @@ from pathlib import Path
 import projects
 import pytest
 from fp8parity.records.schema import Trajectory
-from fp8parity.records.storage import load_record
+from fp8parity.records.sets import load
 
 MODEL = """
 from fp8parity.workload.experts import Experts
@@ -33,7 +33,7 @@ def test_a_mixture_is_recorded_and_judged_as_any_other_model(tmp_path: Path):
     projects.commit(project)
     done = projects.start(project, "--recipe", "te-current", "--execution", "emulated")
     assert "Accept" in done.stdout, done.stdout
-    runs = [r for path in (project / ".parity").rglob("*.json") if isinstance(r := load_record(path), Trajectory)]
+    runs = [r for r in load([project / ".parity"]) if isinstance(r, Trajectory)]
     inventories = {r.cell.recipe: {m.fqn for m in r.inventory} for r in runs}
     assert inventories["bf16"] == set()
     assert {f"layers.0.mlp.{name}_proj.{i}" for name in ("gate", "up", "down") for i in range(4)} < inventories["te-current"]
