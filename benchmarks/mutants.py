@@ -66,6 +66,7 @@ TESTS = {
     "judging/loss_goldens": "files golden_diff along evaluate",
     "judging/loss_store": "files golden_diff",
     "judging/measured_numbers": "measured_numbers bad_input golden_diff",
+    "judging/number_rows": "policy judge_numerics measured_numbers",
     "judging/numerics": "judge_numerics trends policy",
     "judging/pair/__init__": "pair_verdict",
     "judging/pair/aligned": "pair_verdict",

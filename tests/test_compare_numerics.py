@@ -9,7 +9,7 @@ import two_sides
 from fp8parity.judging.compare import compare
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.policy import Band
+from fp8parity.judging.number_rows import Band
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from two_sides import POLICY, WHY, change, compared

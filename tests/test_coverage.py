@@ -13,7 +13,8 @@ from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.policy import Band, GoldenRow, LossRow, Policy, Rule, SpeedRow
+from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.speed import SpeedGolden
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements

@@ -13,7 +13,8 @@ from fp8parity.judging.evaluate import evaluate, looks
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.known_failures import Expected, KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.policy import LossRow, Policy, Rule, SpeedRow
+from fp8parity.judging.number_rows import Rule
+from fp8parity.judging.policy import LossRow, Policy, SpeedRow
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from sessions import ROOT

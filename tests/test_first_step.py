@@ -8,7 +8,8 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.first_step import PART, TOTAL
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.policy import Band, LossRow, Policy, Rule
+from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement

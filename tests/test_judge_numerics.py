@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from fp8parity.judging import numerics
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.policy import Band, MetricRow, Policy, Rule
+from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.policy import MetricRow, Policy
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 

@@ -11,7 +11,8 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.judging import first_step, measured_numbers, policy
 from fp8parity.judging.measured_numbers import DIGITS, REWRITTEN, MeasuredNumbers, Number, NumberKey, Source, load, updated, write
-from fp8parity.judging.policy import Band, Policy
+from fp8parity.judging.number_rows import Band
+from fp8parity.judging.policy import Policy
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements

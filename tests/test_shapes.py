@@ -22,6 +22,11 @@ ROUNDING = 2**-7
 """A result is rounded to BF16, and once more where an FP32 scale of the whole tensor follows: each rounding is at most 2**-8."""
 
 
+@pytest.fixture(autouse=True)
+def uncompiled(eager: None) -> None:
+    """Each new shape would be compiled anew."""
+
+
 def worst_error(recipe: str, m: int, k: int, n: int, seed: int) -> dict[str, float]:
     """The largest error of each GEMM, divided by the largest result."""
     generator = torch.Generator().manual_seed(seed)

@@ -47,6 +47,14 @@ def test_the_table_of_a_gate_fits(report, width):
     assert " ".join(" ".join(lines[1 + len(rows) :]).split()) == report.sentence
 
 
+def test_a_large_table_shows_what_is_red_and_says_what_it_leaves_out(report, monkeypatch):
+    red = [row for row in report.rows if row.status == "fail"]
+    monkeypatch.setattr(terminal, "ROWS", len(red) + 1)
+    lines = terminal.table(report, Screen(120, attached=True)).splitlines()
+    assert [line.split()[0] for line in lines[1 : 2 + len(red)]].count("fail") == len(red) > 0
+    assert f"The table shows {len(red) + 1} of {len(report.rows)} cells, what is red first." in " ".join(lines)
+
+
 def test_a_narrow_terminal_folds_and_loses_nothing(report):
     text = terminal.table(report, Screen(40, attached=True))
     assert max(map(len, text.splitlines())) <= 40

@@ -37,6 +37,12 @@ def test_layers(cell, parity):
     parity.numerics("layers", cell)
 
 
+@pytest.mark.quantised
+def test_places(cell, parity):
+    """Each GEMM of each linear is in FP8 or in BF16 as the recipe says at its place."""
+    parity.numerics("places", cell)
+
+
 def test_state(cell, parity):
     """The state of a recipe stays correct over steps: accumulation, cached weights, recompute, checkpoint."""
     parity.numerics("state", cell)
