@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
+from documents import RECIPES as PAGE
+from documents import example
 from fp8parity.judging import goldens
 from fp8parity.numerics import prng
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.training.loop import mode_for
-from fp8parity.workload import models
+from fp8parity.training.loop import mode_for, train
+from fp8parity.workload import corpus, models
 from fp8parity.workload.experts import ExpertLinears, Experts, MixtureOfExperts, Routing, TokenGroups, fixed_choice
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import presets
@@ -150,3 +153,18 @@ def test_a_free_routing_runs_eagerly():
     cuda = torch.device("cuda")
     assert mode_for(RECIPES["bf16"], Execution.NATIVE, cuda, free.default_mode) == Mode.EAGER
     assert mode_for(RECIPES["bf16"], Execution.NATIVE, cuda, MIXED.default_mode) == Mode.GRAPHED
+
+
+def test_the_free_routing_of_docs_recipes_trains(eager):
+    """The model that the page shows, with shorter steps. The router learns, and FP8 sends some tokens to other experts than BF16."""
+    [preset] = example(1, PAGE).pytest_fp8parity_models()
+    assert preset.model.experts.routing == Routing.FREE
+    schedule = replace(preset.schedule, steps=3, rows=1, length=64, warmup=1, tail=1, validation_rows=1)
+    runs = [
+        train(preset.model, RECIPES[name], Execution(e), schedule, corpus.load("topics"), 0, device=torch.device("cpu"))
+        for name, e in (("bf16", "native"), ("te-current", "emulated"))
+    ]
+    assert all(run.mode == Mode.EAGER and run.non_finite is None and math.isfinite(run.loss[-1]) for run in runs)
+    assert all(run.first_gradients["layers.0.mlp.router.weight"] > 0 for run in runs)
+    assert runs[0].loss != runs[1].loss
+    assert runs[0].initial_weights == runs[1].initial_weights

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fp8parity.checks import places
 from fp8parity.numerics import prng
 from fp8parity.numerics.formats import E4M3
 from fp8parity.numerics.operands import sqnr
@@ -17,6 +18,7 @@ from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
 from narrowed import some
+from sessions import cell
 from test_grouped import MIXED
 from torch import Tensor, nn
 from torchao.prototype.moe_training import utils
@@ -149,3 +151,10 @@ def test_a_step_with_grouped_gemms_trains_every_expert():
     models.cross_entropy(model, *torch.arange(2 * 128).view(2, 2, 64)).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if "_proj" in n}
     assert all(g is not None and g.any() for g in gradients.values())
+
+
+def test_the_check_of_places_says_that_it_does_not_see_grouped_experts(session, eager):
+    spec = replace(session.spec(cell("ao-mxfp8", "emulated", "tiny-moe")), model=MIXED)
+    values, notes = places.measure(spec)
+    assert [m.value for m in values] == [0, 0, 0]
+    assert notes == ["24 of 33 linears are inside a module of the vendor and not seen"]
