@@ -68,6 +68,7 @@ class TestAccumulation:
             ((-0.01, -0.02, -0.005, -0.01), ""),
             ((0.01, 0.02, 0.03, 0.04), ""),
             ((0.04, 0.03, 0.02, 0.01), ""),
+            ((-0.01, -0.0145, -0.0152, -0.016), "the bias grows with K (-1.00% at K=512 and -1.60% at K=32768): a short accumulator"),
         ],
     )  # fmt: skip
     def test_the_bias_over_k(self, values, words):

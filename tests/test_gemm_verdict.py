@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gemm_records
 import pytest
+import timings
 from faults import gemm_times
 from faults.fault import Bench
 from fp8parity.judging import gemm_goldens, gemms, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.speed_rows import GemmRow
 from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, made, watched
 from sessions import DAY, GOLDEN
@@ -200,8 +200,9 @@ def test_a_verdict_names_its_golden_and_what_moved():
     assert found.model_dump()["detail"]["kind"] == "gemms"
 
 
-def test_the_least_number_of_pairs_is_six():
+@pytest.mark.parametrize("row", [ROW, timings.ROW], ids=["gemm", "speed"])
+def test_the_least_number_of_pairs_is_six(row):
     """With fewer, no interval of a median holds 95%."""
-    assert GemmRow.model_validate(ROW.model_dump() | {"least_pairs": 6}).least_pairs == 6
+    assert type(row).model_validate(row.model_dump() | {"least_pairs": 6}).least_pairs == 6
     with pytest.raises(ValueError, match="greater than or equal to 6"):
-        GemmRow.model_validate(ROW.model_dump() | {"least_pairs": 5})
+        type(row).model_validate(row.model_dump() | {"least_pairs": 5})

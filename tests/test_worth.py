@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.stats
 from fp8parity.judging import stats, worth
 from fp8parity.judging.stats import Interval
 from fp8parity.judging.worth import Later
@@ -76,11 +77,11 @@ def test_the_mean_loss_of_a_tail():
 
 
 def test_the_error_of_a_slope_is_that_of_least_squares():
-    """Of n evenly spaced points the slope has the error s / sqrt(n) times sqrt(12) over their span (white noise, so batches agree)."""
-    errors = [np.polyfit(POINTS, falling(0.001, 0.05, seed=i), 1)[0] for i in range(400)]
-    halves = []
-    for i in range(400):
-        found = worth.later(POINTS, falling(0.001, 0.05, seed=i), gap(0.004))
-        assert found is not None
-        halves.append((found.high - found.mean) / found.mean * 0.001 / stats._student(1 - worth.ALPHA, 9))
-    assert np.mean(np.square(halves)) ** 0.5 == pytest.approx(np.std(errors), rel=0.06)
+    """Of n evenly spaced points with the error s, the mean is off by s / sqrt(n) and the slope by sqrt(12) / span times that."""
+    loss = falling(0.001, 0.05)
+    slope = float(np.polyfit(POINTS, loss, 1)[0])
+    error, df = stats.batch_error(np.asarray(loss - slope * (POINTS - POINTS.mean())))
+    found = worth.later(POINTS, loss, gap(0.004))
+    assert found is not None
+    quantile = scipy.stats.t.ppf(1 - worth.ALPHA, df)
+    assert (found.high - found.mean) / found.mean == pytest.approx(quantile * error * 12**0.5 / 399 / -slope, rel=1e-9)
