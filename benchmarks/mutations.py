@@ -68,9 +68,11 @@ def _other(value: object) -> Iterable[bool | float | str]:
 
 def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
     """The holders of all expressions and statements that may change: (parent, field, index). Docstrings and annotations do not decide."""
+    apart = ("annotation", "returns", "decorator_list", "type_params")
+    types = {part for n in ast.walk(tree) for name in apart[:2] if (held := getattr(n, name, None)) for part in ast.walk(held)}
     for node in ast.walk(tree):
         for name, value in ast.iter_fields(node):
-            if name in ("annotation", "returns", "decorator_list", "type_params") or isinstance(node, ast.ImportFrom | ast.JoinedStr):
+            if name in apart or node in types or isinstance(node, ast.ImportFrom | ast.JoinedStr):
                 continue
             if isinstance(value, list):
                 yield from ((node, name, i) for i, child in enumerate(value) if isinstance(child, ast.AST) and not _is_text(child))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp8parity.judging import spreads
+from fp8parity.judging import along, spreads
 from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.policy import LossRow
 from paired import SEEDS, Make, golden_of, judged, runner
 
 
@@ -57,7 +58,7 @@ def test_a_recipe_without_a_spread_is_said_to_be(golden: Golden, run: Make, tmp_
 def test_spreads_are_refused(golden: Golden, run: Make):
     control = run(seed=0)
     dirty = control.provenance.model_copy(update={"dirty": True})
-    with pytest.raises(ValueError, match="uncommitted changes"):
+    with pytest.raises(ValueError, match="uncommitted changes; commit first, so that the golden names its code$"):
         spreads.with_spread(golden, [(run("te-current", 0, 1, provenance=dirty), control)], 8)
     both = spreads.with_spread(golden, [(run(r, s, 1), run(seed=s)) for r in ("te-current", "te-block") for s in (0, 1)], 8)
     with pytest.raises(ValueError, match="the spread of te-block rests on the same row"):
@@ -71,3 +72,13 @@ def test_pairs_are_runs_with_a_control_of_their_machine(run: Make):
     first, second, lost = run("te-current", 0, 1), run("te-block", 5, 1), run("te-current", 1, 1, provenance=other)
     records = [first, second, lost, run(seed=0), run(seed=5), run(seed=1), run(seed=0, variant="replica1")]
     assert spreads.pairs(records) == [(first, records[3]), (second, records[4])]
+
+
+def test_bf16_with_replicas_has_bands_from_their_pairs(golden: Golden):
+    """Without replicas, or if the row does not ask for drift, the band has one width."""
+    row = LossRow(margin=0.005, drift=1e-6, window=8, norm_least=0.01, why="a made-up row")
+    paired = along.control_limits(golden, row)
+    assert paired.norm is not None and len(set(paired.loss.half)) > 1
+    bare = golden.model_copy(update={"seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]})
+    for flat in (along.control_limits(bare, row), along.control_limits(golden, row.model_copy(update={"drift": None}))):
+        assert flat.norm is None and len(set(flat.loss.half)) == 1

@@ -84,7 +84,9 @@ def test_the_accepted_schedule_with_the_largest_signal_is_chosen(run: Make):
 def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
     runs = standard(run, outputs_shifted=(0.05, 0))
     stopped = [r.model_copy(update={"loss": r.loss[:60]}) if r.variant == "outputs shifted" else r for r in runs]
-    assert calibrate(stopped).signal == math.inf
+    found = calibrate(stopped)
+    assert found.signal == math.inf
+    assert [line.sd for line in found.lines if line.name == "outputs shifted"] == [0.0], "it has no spread"
 
 
 def test_a_fault_that_is_not_a_number_is_seen(run: Make):

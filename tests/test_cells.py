@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import timings
 from fp8parity.records.cell import Cell, Execution, Mode
+from fp8parity.records.device import Part
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.sets import machines
 
@@ -20,6 +21,18 @@ from fp8parity.records.sets import machines
 )
 def test_modes(mode, compiled, graphed, without):
     assert (mode.compiled, mode.graphed, mode.without_graph) == (compiled, graphed, without)
+
+
+def test_what_files_hold_of_modes_and_parts_never_changes():
+    """Records of older versions hold these words."""
+    assert [str(m) for m in Mode] == ["eager", "compiled", "graphed", "compiled-graphed"]
+    assert [str(p) for p in Part] == ["copy", "shell", "attention", "ends", "optimiser", "launch"]
+
+
+def test_a_count_beyond_64_bits_is_refused():
+    assert Cell(model="tiny", recipe="bf16", execution=Execution.NATIVE, ranks=2**63 - 1).ranks == 2**63 - 1
+    with pytest.raises(ValueError, match="less than or equal to 9223372036854775807"):
+        Cell(model="tiny", recipe="bf16", execution=Execution.NATIVE, ranks=2**63)
 
 
 def test_names_of_cells():

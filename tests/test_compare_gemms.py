@@ -57,3 +57,8 @@ def test_a_lost_gemm_is_told():
 
 def test_another_batch_is_not_compared():
     assert compared(made(), made(sequence=1024)) == []
+
+
+def test_a_disturbed_side_is_named():
+    for pair, side in (((made(watch=watched(busy_before=50)), made()), "OLD"), ((made(), made(watch=watched(busy_before=50))), "NEW")):
+        assert [note.partition(":")[0] for note in compared(*pair)[0].notes] == [side]

@@ -9,7 +9,7 @@ import two_sides
 from fp8parity.judging.compare import compare
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band
+from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from two_sides import POLICY, WHY, change, compared
@@ -73,3 +73,10 @@ def test_a_metric_that_vanished_is_missing(measured):
     found = compared([measured("2.12.0")], [new.model_copy(update={"values": new.values[:1]})])
     assert [m.text for m in found.missing] == ["te-current-tiny-emulated gemm: bias @ g (in NEW)"]
     assert found.code == 2
+
+
+def test_a_number_that_must_be_exact_has_no_width(measured):
+    exact = Rule(check="gemm", metric=("fprop sqnr",), low=28.5, high=28.5, why="a made-up row")
+    policy = POLICY.model_copy(update={"rule": (*POLICY.rule, exact)})
+    found = compare([measured("2.12.0")], [measured("2.13.0", 28.6)], Goldens(), policy)
+    assert (change(found, kind="gemm").effect, found.code) == ("regression", 1)

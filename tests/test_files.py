@@ -107,7 +107,8 @@ def test_goldens_refuse(trajectory, no_ci, made, least, words):
 
 def test_goldens_refuse_an_uncommitted_tree(trajectory, no_ci):
     dirty = trajectory().provenance.model_copy(update={"dirty": True})
-    assert "uncommitted" in some(refuse([trajectory(provenance=dirty)], 1))
+    why = some(refuse([trajectory(provenance=dirty)], 1))
+    assert why == "the working tree has uncommitted changes; commit first, so that the golden names its code"
 
 
 def test_goldens_refuse_a_ci(trajectory, monkeypatch):

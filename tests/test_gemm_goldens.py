@@ -24,9 +24,30 @@ def test_goldens_come_back_and_sessions_join(tmp_path):
     entry = golden.cells["te-current native"]
     assert entry.sums["training"][0] == pytest.approx(1.6 * 1.02**0.5, rel=1e-3)
     assert entry.sessions == ["s", "two"]
-    assert "of 2 sessions" in lines[0]
+    assert "; sums" in lines[0].partition(" of 2 sessions")[2]
     again = gemm_goldens.store(tmp_path, made(), ROW)  # the same session counts once, and replaces what is stored
     assert gemm_goldens.load(tmp_path)[key].cells["te-current native"].sessions == ["s"], again
+
+
+def test_each_session_has_the_same_weight_in_the_sums_and_in_each_gemm(tmp_path):
+    for name, faster in (("one", 1.0), ("two", 1.02), ("three", 1.05)):
+        gemm_goldens.store(tmp_path, made(training=1.6 * faster, session=name), ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    found = [entry.sums["training"][0], entry.gemms["up wgrad training"].ratio]
+    assert found == pytest.approx([1.6 * (1.02 * 1.05) ** (1 / 3)] * 2, rel=1e-4)
+    assert entry.gemms["up wgrad kernel"].ratio == pytest.approx(1.9, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (changed(made(), "qkv fprop kernel", **LOST), "te-current-codonfm-5b-native: qkv fprop: no algorithm"),
+        (changed(made(), "o wgrad training", error=None), "o wgrad training: lacks its formats, accumulation or error"),
+    ],
+)
+def test_an_entry_without_a_gemm_is_refused_with_its_name(record, words):
+    with pytest.raises(ValueError, match=f"{words}$"):
+        gemm_goldens.entry_of(record)
 
 
 def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path):
@@ -52,7 +73,7 @@ def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"tool": "te-benchmark"}, "imitates another tool"),
+        ({"tool": "te-benchmark"}, "it imitates another tool$"),
         ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden"),
         ({"watch": watched(busy_before=30)}, "30% busy"),
         ({"gemms": changed(made(), "o fprop kernel", **LOST).gemms}, "o fprop kernel failed"),

@@ -10,6 +10,7 @@ from fp8parity.judging import gemm_goldens, gemms, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.speed_rows import GemmRow
 from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, made, watched
 from sessions import DAY, GOLDEN
@@ -188,3 +189,19 @@ def test_evaluate_judges_gemms_with_the_policy_of_this_project():
     stored = Goldens(gemms={(GPU, "codonfm-5b"): gemm_goldens.updated(None, [made()])})
     (found,) = evaluate([made(), made(tool="te-benchmark")], stored, rules)
     assert [(v.check, v.status) for v in found.verdicts] == [("GEMM throughput", "pass")]
+
+
+def test_a_verdict_names_its_golden_and_what_moved():
+    assert ("golden", f"kernel 1.900x, training 1.600x +- {ROW.band:.1%}, 1 sessions (golden/throughput, {GPU})") in judged(made()).lines
+    assert "golden" not in [name for name, _ in gemms.judge(made(), None, ROW).lines]
+    faster = [g.model_copy(update={k: [s * 0.8 for s in getattr(g, k)] for k in ("bf16_seconds", "recipe_seconds")}) for g in made().gemms]
+    found = judged(made().model_copy(update={"gemms": faster}))
+    assert [f.metric for f in found.failing] == ["BF16 TFLOP/s"]
+    assert found.model_dump()["detail"]["kind"] == "gemms"
+
+
+def test_the_least_number_of_pairs_is_six():
+    """With fewer, no interval of a median holds 95%."""
+    assert GemmRow.model_validate(ROW.model_dump() | {"least_pairs": 6}).least_pairs == 6
+    with pytest.raises(ValueError, match="greater than or equal to 6"):
+        GemmRow.model_validate(ROW.model_dump() | {"least_pairs": 5})

@@ -114,3 +114,8 @@ def test_a_list_of_unnamed_models_is_told_by_its_places():
     assert changes(Later(parts=[one, one]), Later(parts=[one, two])) == ["parts 2: pairs 6 -> 7 (+1)"]
     assert changes(Later(parts=[one, one]), Later(parts=[one])) == ["parts 2 removed"]
     assert changes(Later(parts=[]), Later(parts=[])) == []
+
+
+def test_values_that_are_gone_are_counted(golden):
+    shorter = edited(golden, ("seeds", 0, "loss"), golden.seeds[0].loss[:-1])
+    assert "seed 0: loss 160 -> 159 values" in changes(golden, shorter)

@@ -54,6 +54,7 @@ A, B = ("a", "te.Linear", TE), ("b", "te.Linear", TE)
             "fprop_x: e4m3 1x32 e8m0-rceil; wgrad_x: bf16; kernels=EMULATED",
             {"kind": "MXFP8Linear", "fprop_x": "e4m3 1x32 e8m0-rceil", "wgrad_x": "bf16", "kernels": "EMULATED"},
         ),
+        ("te.GroupedLinear of experts", "margin=0", {"kind of experts": "te.GroupedLinear", "margin": "0"}),
         ("b", "c", {"kind": "b", "c": ""}),
         ("b", "", {"kind": "b"}),
     ],

@@ -101,3 +101,11 @@ def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
 def test_a_recipe_that_converted_nothing_is_an_error(trajectory, golden):
     found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003), inventory=[])
     assert (found.status, found.headline) == ("error", "seed 0: the recipe converted no module")
+
+
+def test_an_undecided_verdict_names_the_gap_that_is_undecided(trajectory, golden):
+    found = verdict(trajectory, golden, (-0.004, 0.001, 0.008))
+    assert found.status == "inconclusive"
+    assert {f.metric: f.value for f in found.failing} == {
+        name: pytest.approx(0.001667, abs=1e-5) for name in ("tail gap", "to control", "validation")
+    }

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import numerics
+from fp8parity.judging.bounds import Limits, few
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.judging.policy import MetricRow, Policy
@@ -98,3 +99,13 @@ def test_the_lowest_shown_number_stands_in_tables(judged):
     shown = MetricRow(name=("fprop sqnr",), better="higher", unit="dB", shown=True)
     assert judged(policy(RULE, metric=(shown,)), 28.5, 28.2).numerics.snr == 28.2
     assert judged(policy(RULE), 28.5).numerics.snr is None
+
+
+def test_the_distance_from_the_middle_of_the_limits():
+    assert (Limits(0, 1).ratio(0.75), Limits(0, 1).ratio(1.5)) == (0.5, 2.0)
+    assert (Limits(2, 2).ratio(2), Limits(2, 2).ratio(3)) == (0.0, math.inf)
+
+
+def test_a_few_names():
+    assert few(["a", "b", "c"]) == "a, b, c"
+    assert few(["a", "b", "c", "d"]) == "a, b, c and 1 more"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fp8parity.gate import options
+from fp8parity.gate import options, selection
 from processes import run
 
 SHOW = """
@@ -104,3 +105,11 @@ def test_bare_names_of_another_plugin_stay_its_own(project):
     done = run("pytest", "-s", *ours, "--model", "a", "--parity-model", "mini", "--recipe", "bf16", cwd=project)
     assert "SEEN golden .parity ['bf16'] ['mini']" in done.stdout, done.stdout + done.stderr
     assert "THEIRS a" in done.stdout
+
+
+def test_every_cell_that_a_suite_asks_for_is_a_parameter():
+    """Otherwise its tests would have no cells, or a parameter no tests."""
+    files = (Path(__file__).parents[1] / "suites").glob("*/test_*.py")
+    tests = [node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
+    asked = {a.arg for node in tests for a in node.args.args if node.name.startswith("test_") and a.arg != "parity"}
+    assert asked == set(selection.PARAMETERS)

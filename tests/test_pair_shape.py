@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
+import scipy.stats
 from curves import STEPS, curve, judged, lines
-from fp8parity.judging.pair.finding import Asked
-from log_files import Curve
+from fp8parity.judging.pair.finding import PUBLISHED, Asked
+from fp8parity.judging.pair.noise import interval
+from fp8parity.judging.stats import batch_error
+from log_files import Curve, nanogpt
 
 
 def test_a_growing_gap_is_red_whatever_its_size(tmp_path):
@@ -62,3 +66,25 @@ def test_steps_until_equal_loss_and_the_speed_up_that_they_eat(tmp_path):
     assert "cannot say" in lines(
         judged(tmp_path, replace(curve(), loss=[2.5 + 0.01 * (s % 7) for s in range(STEPS)]), curve()), "equal loss"
     )
+
+
+def test_gradient_norms_that_nobody_logged_are_said_to_be_missing(tmp_path):
+    assert lines(judged(tmp_path, curve(), curve(chaos=1), write=nanogpt), "gradient norm") == "not logged"
+
+
+def test_a_learning_rate_of_zero_has_no_decay(tmp_path):
+    """It would seem to begin at the end of the run."""
+    flat = [0.0] * STEPS
+    v = judged(tmp_path, replace(curve(), learning_rate=flat), replace(curve(chaos=1), learning_rate=flat))
+    assert "decay" not in lines(v, "shape")
+
+
+def test_one_pair_has_the_degrees_of_freedom_of_welch_and_satterthwaite():
+    """The noise along the curve (9 degrees of freedom from 10 batches) and the spread between runs (24) are added."""
+    gaps = np.random.default_rng(3).normal(0.001, 0.01, 400)
+    error, df = batch_error(gaps)
+    found = interval([gaps], Asked(spread=0.0006))
+    variance = error**2 + 0.0006**2
+    freedom = variance**2 / (error**4 / df + 0.0006**4 / PUBLISHED.df)
+    assert 0.2 < error / 0.0006 < 5, "both parts count"
+    assert found.high - found.mean == pytest.approx(scipy.stats.t.ppf(0.95, freedom) * variance**0.5, rel=1e-9)

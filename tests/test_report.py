@@ -52,6 +52,13 @@ class TestSentence:
         many = [verdict("fail", cell=Cell(model="tiny", recipe=f"r{i}", execution=Execution.NATIVE, corpus="c")) for i in range(9)]
         assert view.build(many, {}, [], "m").sentence.endswith("r4 on tiny (fail) and 4 more cells.")
 
+    def test_one_more_is_one_cell(self):
+        many = [verdict("fail", cell=Cell(model="tiny", recipe=f"r{i}", execution=Execution.NATIVE, corpus="c")) for i in range(6)]
+        assert view.build(many, {}, [], "m").sentence.endswith("r4 on tiny (fail) and 1 more cell.")
+
+    def test_what_could_not_be_checked_is_not_called_a_failure(self):
+        assert "te-current on tiny could not be checked (" in view.build([verdict("error")], {}, [], "m").sentence
+
     def test_executions_of_one_recipe_are_two_cells(self):
         cells = [Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)]
         assert view.build([verdict("fail", cell=c) for c in cells], {}, [], "m").sentence.endswith("; also te-block fused on mini (fail).")

@@ -141,3 +141,17 @@ def test_a_pooled_sd_counts_a_single_value_from_zero(groups, sd):
 def test_the_interval_of_a_share_is_that_of_scipy(hits, n, level):
     expected = scipy.stats.binomtest(hits, n).proportion_ci(level, method="exact")
     assert st.share_interval(hits, n, level) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_median_interval_at_the_exact_level_needs_one_value_more():
+    """Five values miss the median on one side with 1/32. At alpha = 1/16 that is the whole error of one side."""
+    with pytest.raises(ValueError, match="5 values are too few"):
+        st.median_interval([1.0, 2.0, 3.0, 4.0, 5.0], alpha=1 / 16)
+    assert st.median_interval([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], alpha=1 / 16)[1:] == (1.0, 6.0)
+
+
+def test_the_furthest_window_is_the_one_furthest_in_half_widths():
+    """+0.5% in a band of 0.1% is further away than +1% in a band of 1%."""
+    band = st.Band(1, np.array([0.001, 0.01]))
+    assert band.furthest_outside([1.005, 1.01], [1.0, 1.0]) == pytest.approx(0.005)
+    assert band.furthest_outside([1.0, 0.95], [1.0, 1.0]) == pytest.approx(-0.05)

@@ -91,3 +91,9 @@ def test_without_a_row_a_cell_is_not_judged():
 
 def test_a_record_keeps_every_bit(tmp_path):
     assert load_record(write_json(tmp_path / "t.json", made())) == made()
+
+
+@pytest.mark.parametrize("side", ["bf16_memory", "recipe_memory"])
+def test_a_step_on_a_gpu_without_memory_is_an_error(golden, side):
+    found = speed.judge(made(**{side: 0}), golden, ROW)
+    assert (found.status, found.headline) == ("error", f"{side} is 0 bytes; a step on a GPU needs memory; time the cell again")

@@ -73,3 +73,14 @@ def test_a_recipe_that_is_slower_has_nothing_to_eat():
 def test_the_mean_loss_of_a_tail():
     at, loss = worth.mean_loss([[3.0, 2.0, 1.0], [5.0, 4.0, 3.0]], 2)
     assert at.tolist() == [1, 2] and loss.tolist() == [3.0, 2.0]
+
+
+def test_the_error_of_a_slope_is_that_of_least_squares():
+    """Of n evenly spaced points the slope has the error s / sqrt(n) times sqrt(12) over their span (white noise, so batches agree)."""
+    errors = [np.polyfit(POINTS, falling(0.001, 0.05, seed=i), 1)[0] for i in range(400)]
+    halves = []
+    for i in range(400):
+        found = worth.later(POINTS, falling(0.001, 0.05, seed=i), gap(0.004))
+        assert found is not None
+        halves.append((found.high - found.mean) / found.mean * 0.001 / stats._student(1 - worth.ALPHA, 9))
+    assert np.mean(np.square(halves)) ** 0.5 == pytest.approx(np.std(errors), rel=0.06)
