@@ -13,6 +13,7 @@ from fp8parity.recipes import RECIPES
 from fp8parity.recipes.placed import Rule
 from fp8parity.records.schema import Measurement
 from fp8parity.report import ablation as report
+from fp8parity.workload.experts import Experts
 from narrowed import some
 from sessions import cell
 from test_report_page import Page
@@ -49,6 +50,14 @@ def test_places_of_a_model(spec):
     assert [a.place for a in ablation.ablated(tiny, "block")] == ["block 0", "block 1", "block 2"]
     assert [a.place for a in ablation.ablated(tiny, "name")] == [f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")]
     assert [a.recipe.rules[0].blocks for a in ablation.ablated(tiny, "gemm")] == [(0, 1, 2)] * 3
+
+
+def test_the_experts_of_one_name_are_one_place(spec):
+    mixed = replace(spec, model=replace(spec.model, layers=2, experts=Experts(4)))
+    assert [a.place for a in ablation.ablated(mixed, "name")] == [f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")]
+    left = ablation.ablated(mixed, "name")[5].recipe.placements(ablation.linear_names(mixed.model))
+    assert not any("up_proj" in fqn for fqn in left)
+    assert len(left) == 2 * (4 + 2 * 4)
 
 
 def test_a_recipe_with_rules_is_refused(spec):

@@ -13,9 +13,11 @@ from faults.looks import Measured, sound
 from faults.plants import method
 from fp8parity.checks import checkpoint
 from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed, exact
+from fp8parity.distributed import arms as sharded
 from fp8parity.numerics.emulation import DelayedScale
 from fp8parity.numerics.quantised_weights import QuantisedWeight
 from fp8parity.recipes import RECIPES
+from fp8parity.records.cell import Execution
 from sessions import cell
 from test_te_adapter import stand_in as stand_in
 
@@ -145,3 +147,14 @@ def test_state_of_transformer_engine_is_compared_by_its_tensors():
     scale = torch.tensor([3.0])
     assert checkpoint._extra_state(packed(scale_fwd=scale, recipe="x")) == {"m._extra_state.scale_fwd": scale}
     assert checkpoint._extra_state({"m._extra_state": io.BytesIO()}) == {}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names"),
+    [
+        ("te-current-ends-bf16-fp8-weights", ["fp8 primary weights"]),
+        ("te-current", ["fsdp", "hsdp", "reduced once", "bf16 reduction", "bf16 parameters", "fp8 primary weights"]),
+    ],
+)
+def test_a_recipe_that_keeps_quantised_weights_is_sharded_with_them(recipe, names):
+    assert [arm.name for arm in sharded.arms(RECIPES[recipe], Execution.NATIVE, 2)] == names

@@ -13,7 +13,7 @@ from fp8parity.records import sets
 from fp8parity.records.storage import write_json
 from sessions import DAY, GOLDEN
 
-COMMANDS = (("h200", "h100"), ("micro-h100", "micro-h100-fresh", "micro-xeon"))
+COMMANDS = (("h200", "h100"), ("micro-h100", "micro-h100-fresh", "micro-xeon"), ("micro-xeon-variants",))
 """The record sets of each ``fp8parity golden store`` in golden/README.md."""
 
 

@@ -147,6 +147,15 @@ def test_goldens_of_dense_models_are_not_stale():
     assert len(hashes) == 4
 
 
+def test_a_free_routing_in_a_graph_is_refused(monkeypatch):
+    free = layer(replace(MIXED, experts=Experts(4, routing=Routing.FREE)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(ValueError, match="which no CUDA graph can do; use --mode eager or compiled"):
+        free.route(torch.zeros(8, 4))
+    layer().route(torch.zeros(8, 4))
+
+
 def test_a_free_routing_runs_eagerly():
     """Its counts are read on the host in each step, so no graph can hold it."""
     free = replace(MIXED, experts=Experts(4, routing=Routing.FREE))

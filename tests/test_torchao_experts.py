@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -144,6 +145,13 @@ def test_a_row_count_that_the_gemm_cannot_take_is_one_line(recipe, execution, mu
     message = f"takes a multiple of {multiple} rows for each expert, and expert 1 has {multiple + 8}; set pad={multiple} in Experts"
     with pytest.raises(ValueError, match=message):
         converted(execution, recipe)(normal("x", sum(counts), K), groups(counts))
+
+
+def test_an_older_torchao_is_one_line(monkeypatch):
+    monkeypatch.delitem(sys.modules, torchao_experts.__name__)
+    monkeypatch.setitem(sys.modules, "torchao.prototype.moe_training.config", None)
+    with pytest.raises(ValueError, match="ao-mxfp8: this torchao has no grouped GEMMs of experts .*; install torchao 0.18"):
+        converted()
 
 
 def test_a_step_with_grouped_gemms_trains_every_expert():
