@@ -38,10 +38,15 @@ def worst_error(recipe: str, m: int, k: int, n: int, seed: int) -> dict[str, flo
     y = EmulatedLinear(linear, spec)(leaf)
     y.backward(dy)
 
+    def value(name: str, t: torch.Tensor) -> torch.Tensor:
+        """What an operand stands for, as rows of the inner dimension."""
+        op = getattr(spec, name)
+        if op.dequantised:  # BF16 of what fprop read of the same tensor
+            return value("fprop_w" if name == "dgrad_w" else "fprop_x", t.T).bfloat16().float().T
+        return quantise(t.contiguous(), op).dequantise() if op.quantised else t.float()
+
     def product(a: str, left: torch.Tensor, b: str, right: torch.Tensor) -> torch.Tensor:
-        first, second = (quantise(t.contiguous(), op).dequantise() if (op := getattr(spec, name)).quantised else t.float()
-                         for name, t in ((a, left), (b, right)))  # fmt: skip
-        return first.double() @ second.double().T
+        return value(a, left).double() @ value(b, right).double().T
 
     wanted = {
         "fprop": product("fprop_x", x, "fprop_w", w),
