@@ -102,6 +102,7 @@ TESTS = {
     "records/watch": "gpu_monitor gemm_verdict",
     "report/sentence": "report known_failures",
     "gate/selection": "recipes plugin options",
+    "gate/tally": "tally",
 }
 """The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".parity*", ".*_cache", "*.egg-info", ".hypothesis")

@@ -158,3 +158,29 @@ def test_a_session_without_cells_is_none_of_ours():
     assert not plain.with_cells
     plain.told = False  # every worker died before it told what it collected
     assert plain.with_cells
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("setup", "a fixture failed before the test: boom"),
+        ("call", "the test failed without a verdict: boom"),
+        ("teardown", "a fixture failed after the test: boom"),
+        ("???", "the process that ran the test died: boom"),
+    ],
+)
+def test_a_crash_says_where_the_test_stood(when, words):
+    found = Phase(node("a"), when, "a", failed=True, why="boom").crash(CELLS["a"])
+    assert (found.status, found.check, found.headline) == ("error", "test_gemm", words)
+
+
+def test_a_session_whose_processes_died_before_they_told_anything_is_one_with_cells():
+    died = Phase("f.py::test_x", "???", failed=True)
+    assert Tally(phases=[died]).with_cells
+    assert not Tally(phases=[died], told=True).with_cells
+
+
+def test_skipped_tests_without_a_cell_are_no_reason_why_nothing_ran():
+    other = Phase("f.py::test_other", "setup", skipped=True, why="not here")
+    assert tally._nothing(Tally(phases=[other], told=True)) == []
+    assert tally._nothing(made([other], skip("a"))) == ["nothing ran, so nothing was checked: no GPU (1 test)"]
