@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -13,7 +15,7 @@ from enduring.project import remove_templates, template
 from enduring.trial import HEADS, Outcome, Result, Trial
 from enduring.writers import RECORD, WRITERS
 from fp8parity.judging import completeness
-from fp8parity.records import atomic, locks, sets, storage
+from fp8parity.records import atomic, locks, storage
 from fp8parity.records.schema import AnyRecord
 
 pytestmark = pytest.mark.slow
@@ -56,15 +58,14 @@ def test_a_short_run_loses_nothing(tmp_path, capsys):
 
 
 def torn(path: Path, content: str | bytes, *, new: bool = False) -> Path:
-    """A writer that is not atomic: it writes the file at its place, in parts."""
+    """A writer that is not atomic: it writes the file at its place, in two operations. Between them the file is half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content if isinstance(content, bytes) else content.encode()
+    half = len(data) // 2
     try:
-        with path.open("wb", buffering=0) as file:
-            part = len(data) // 100 + 1
-            for start in range(0, len(data), part):
-                file.write(data[start : start + part])
-                time.sleep(0.001)
+        for mode, part in (("wb", data[:half]), ("ab", data[half:])):
+            with path.open(mode, buffering=0) as file:
+                file.write(part)
     except OSError as error:
         raise OSError(error.errno, f"cannot write {path}: {error.strerror}") from error
     return path
@@ -75,7 +76,7 @@ def test_a_writer_that_is_not_atomic_is_counted(monkeypatch, family):
     """Planted: the file is opened at its place, and half a file stays there."""
     assert outcomes(made(family, "record", 6)) <= {Outcome.WHOLE, Outcome.REFUSED}
     monkeypatch.setattr(atomic, "write", torn)
-    lost = [t.result for t in made(family, "record", 6) if t.result.outcome == Outcome.LOST]
+    lost = [t.result for t in made(family, "record", 24) if t.result.outcome == Outcome.LOST]
     assert Result(Outcome.LOST, f"{RECORD} is torn") in lost
 
 
@@ -108,13 +109,30 @@ def test_a_judge_without_a_manifest_check_is_counted(monkeypatch):
     assert Result(Outcome.LOST, "green") in [t.result for t in made("tamper", "cell is deleted", 3)]
 
 
+def met(monkeypatch: pytest.MonkeyPatch, family: str, what: str) -> set[Outcome]:
+    """The outcome of one trial in which no process writes before another one is about to write. A writer replaces what it finds."""
+    write, arrived, parent = atomic.write, multiprocessing.Value("i", 0), os.getpid()
+    waited: list[Path] = []
+
+    def together(path: Path, content: str | bytes, *, new: bool = False) -> Path:
+        if os.getpid() != parent and not waited:
+            waited.append(path)
+            with arrived.get_lock():
+                arrived.value += 1
+            while arrived.value < 2:
+                time.sleep(0.01)
+        return write(path, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "write", together)
+        return outcomes(made(family, what, 1))
+
+
 def test_updates_without_a_lock_and_merges_that_replace_are_counted(monkeypatch):
-    """Planted: nothing holds the golden folder, and the second merge replaces the first one. A race is not lost every time."""
+    """Planted: nothing holds the golden folder, and the second merge replaces the first one."""
     monkeypatch.setattr(locks.fcntl, "flock", lambda *_: None)
-    assert Outcome.LOST in outcomes(made("race", "bounds --write of several recipes", 12))
-    write = atomic.write
-    monkeypatch.setattr(sets.atomic, "write", lambda path, content, *, new=False: write(path, content))
-    assert Outcome.LOST in outcomes(made("race", "merges into one .zip file", 40))
+    assert met(monkeypatch, "race", "bounds --write of several recipes") == {Outcome.LOST}
+    assert met(monkeypatch, "race", "merges into one .zip file") == {Outcome.LOST}
 
 
 def test_a_crash_is_counted(monkeypatch, capsys):
