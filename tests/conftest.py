@@ -18,6 +18,7 @@ from fp8parity.report import view
 from fp8parity.runner import Settings
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.presets import presets
+from hypothesis import settings
 from sessions import Session
 from trajectories import NANO
 
@@ -25,6 +26,9 @@ pytest_plugins = ("pytester",)
 
 # Goldens are refused in a CI. Tests of that set the variable; all others must not depend on where they run.
 os.environ.pop("CI", None)
+# The same examples on every machine, however slow it is. "--hypothesis-profile default" draws new ones.
+settings.register_profile("repeated", derandomize=True, deadline=None)
+settings.load_profile("repeated")
 ROOT = Path(__file__).parents[1]
 
 
