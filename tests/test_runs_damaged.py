@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from curves import curve
 from fp8parity.cli import main
+from fp8parity.runs import read
 from log_files import WRITERS
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
@@ -93,3 +95,24 @@ def test_a_file_that_ends_early_gives_no_traceback(format, share, tmp_path, caps
     if code == 0:
         [found] = (tmp_path / "imported").glob("*.json")
         assert 0 < len(json.loads(found.read_text())["points"]) <= 30
+
+
+@pytest.fixture
+def events(tmp_path) -> Path:
+    WRITERS["Megatron, TensorBoard"](tmp_path / "run", curve(steps=30))
+    return biggest(tmp_path / "run")
+
+
+@pytest.mark.parametrize("at", [0.5, 0.99])
+def test_tensorboard_reads_no_further_than_a_wrong_byte_and_that_is_said(events, tmp_path, capsys, at):
+    content = bytearray(events.read_bytes())
+    content[int(at * len(content))] ^= 1
+    events.write_bytes(content)
+    words = r"tfevents\S*: record \d+ is damaged \(.*crc32 check\); TensorBoard reads no further"
+    assert re.search(words, refused(capsys, tmp_path / "run"))
+
+
+def test_the_whole_records_of_a_killed_run_count(events, tmp_path):
+    content = events.read_bytes()
+    events.write_bytes(content[: len(content) // 8])
+    assert 0 < len(read(tmp_path / "run").loss) < 30
