@@ -141,7 +141,7 @@ def _child(work: Work, folder: Path, disturbance: Disturbance, count: mmap.mmap,
     except (OSError, ValueError) as error:  # as fp8parity.cli.main does it, for work that is no command
         print(f"fp8parity: {error}", file=sys.stderr)
         code = 2
-    except BaseException:
+    except BaseException:  # the trial reads it from the output, and counts it as a traceback
         traceback.print_exc()
     finally:
         sys.stdout.flush()
