@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from faults.fault import Bench, Blame
+from faults.checkpoints import loaded, scales_in_bf16
+from faults.fault import Bench
 from faults.looks import Measured, sound
-from faults.plants import method
 from fp8parity.checks import checkpoint
-from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed, exact
+from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed
 from fp8parity.distributed import arms as sharded
-from fp8parity.numerics.emulation import DelayedScale
-from fp8parity.numerics.quantised_weights import QuantisedWeight
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
 from sessions import cell
@@ -35,58 +33,6 @@ def bench(session, monkeypatch, tmp_path, trajectory, eager) -> Bench:
 def test_a_sound_checkpoint_passes(bench, recipe):
     found = sound(Measured("checkpoint", recipe), bench)
     assert found.status == "pass", found.message()
-
-
-def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
-    """What is read from the file is changed before it is loaded."""
-    real = checkpoint.restore
-
-    def restore(run: Any, state: dict[str, Any]) -> None:
-        change(state)
-        real(run, state)
-
-    return lambda patch: patch.setattr(checkpoint, "restore", restore)
-
-
-def scales_in_bf16(state: dict[str, Any]) -> None:
-    for weight in state["model"].values():
-        if isinstance(weight, QuantisedWeight):
-            weight._scale_inv = weight._scale_inv.bfloat16().float()
-
-
-def masters_from_weights(state: dict[str, Any]) -> None:
-    state["masters"] = {n: exact(state["model"][n]).bfloat16().float() for n in state["masters"]}
-
-
-def moments_of_a_new_run(state: dict[str, Any]) -> None:
-    state["optimizer"]["state"] = {}
-
-
-def generator_of_a_new_run(state: dict[str, Any]) -> None:
-    state["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
-
-
-NOT_SAVED = method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False))
-NOT_LOADED = method(DelayedScale, "_load_from_state_dict", lambda f: lambda self, *a, **k: None)
-
-
-LOST = {
-    "history not saved": (NOT_SAVED, "te-delayed", PLAIN, ("changed scales", "step difference"), Blame.RECIPE),
-    "history not loaded": (NOT_LOADED, "te-delayed", PLAIN, ("changed scales", "step difference"), Blame.RECIPE),
-    "scale in BF16": (loaded(scales_in_bf16), "te-current", QUANTISED, ("changed weights", "step difference"), Blame.RECIPE),
-    "masters from BF16": (loaded(masters_from_weights), "bf16", PLAIN, ("changed masters", "step difference"), Blame.FRAMEWORK),
-    "moments lost": (loaded(moments_of_a_new_run), "bf16", PLAIN, ("changed moments", "highest gain of the step"), Blame.FRAMEWORK),
-    "generator lost": (loaded(generator_of_a_new_run), "te-nvfp4", PLAIN, ("step difference",), Blame.RECIPE),
-}
-
-
-@pytest.mark.parametrize(("plant", "recipe", "where", "metrics", "blame"), LOST.values(), ids=LOST)
-def test_what_a_checkpoint_loses_is_named(bench, plant, recipe, where, metrics, blame):
-    look = Measured("checkpoint", recipe)
-    look.prepare(bench)
-    seen = look(plant, bench)
-    assert (seen.status, seen.blame) == ("fail", blame), seen.text
-    assert {f"{metric} @ {where}" for metric in metrics} <= set(seen.places), seen.text
 
 
 def test_a_scale_that_is_saved_in_bf16_moves_a_whole_weight(session, monkeypatch, eager):

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
 from faults.fault import Blame, seen_of
+from faults.places import converted, expert_in_bf16, neighbours_scale, unwritten_gradient
 from fp8parity.checks import experts
 from fp8parity.judging.verdict import Verdict
-from fp8parity.numerics.emulation import EmulatedLinear, Prepared
-from fp8parity.numerics.spec import PLAIN
 from fp8parity.recipes.adapters import torchao_experts
 from fp8parity.recipes.matrix import linear_cells
-from fp8parity.workload.experts import ExpertLinears, TokenGroups
 from narrowed import some
 from sessions import Session, cell
-from torch import Tensor
 
 Judge = Callable[[str], Verdict]
 
@@ -45,27 +40,12 @@ def test_sound_experts_are_green(recipe, judge):
     assert verdict.status == "pass", verdict.message()
 
 
-def neighbours_scale(name: str, patch: pytest.MonkeyPatch) -> None:
-    """The operand ``name`` of an expert is read with the scale of the expert before it."""
-    real, last = EmulatedLinear.operand, dict[str, Tensor]()
-
-    def wrong(self: EmulatedLinear, operand: str, x: Tensor) -> Prepared:
-        data, scale = real(self, operand, x)
-        if operand != name or not x.numel():
-            return data, scale
-        before = last.get(name, scale)
-        last[name] = scale
-        return data, before
-
-    patch.setattr(EmulatedLinear, "operand", wrong)
-
-
 @pytest.mark.parametrize(
     ("operand", "gemms"), [("fprop_x", {"fprop", "wgrad"}), ("fprop_w", {"fprop", "dgrad"}), ("dgrad_dy", {"dgrad", "wgrad"})]
 )
 def test_the_scale_of_a_neighbour_is_red_at_the_expert(operand, gemms, judge, monkeypatch):
     """Current scaling has one scale for each operand of an expert, which both of its GEMMs read."""
-    neighbours_scale(operand, monkeypatch)
+    neighbours_scale(operand)(monkeypatch)
     busy = {f"expert {i}" for i, tokens in enumerate(experts.TOKENS) if tokens}
     assert red(judge("te-current")) == {f"{gemm} expert {what}": busy for gemm in gemms for what in ("sqnr", "gain")}
 
@@ -83,41 +63,14 @@ def test_blocks_that_span_two_experts_are_red(session, judge, monkeypatch):
     assert found["wgrad expert sqnr"] == {"expert 0", "expert 7"}  # the last of their rows share a block with larger ones
 
 
-class Unwritten(torch.autograd.Function):
-    """Adds what was in the memory to the gradient of a weight."""
-
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, weight: Tensor) -> Tensor:
-        ctx.weight = weight
-        return y.clone()
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
-        return dy, torch.full_like(ctx.weight, 1e-3)
-
-
 def test_an_unwritten_gradient_of_an_idle_expert_is_red(judge, monkeypatch):
-    real = ExpertLinears.forward
-
-    def unwritten(self: ExpertLinears, x: Tensor, groups: TokenGroups) -> Tensor:
-        return Unwritten.apply(real(self, x, groups), self.weights[experts.IDLE])
-
-    monkeypatch.setattr(ExpertLinears, "forward", unwritten)
+    unwritten_gradient(monkeypatch)
     assert red(judge("te-current")) == {"idle result": {"wgrad"}}
 
 
 def test_an_expert_that_stayed_in_bf16_is_red(judge, monkeypatch):
     """Too good is a fault, too."""
-    real = experts.grouped
-
-    def left(*args: Any) -> Any:
-        converted = real(*args)
-        module = converted.model.get_submodule("experts.3")
-        assert isinstance(module, EmulatedLinear)
-        module.spec = PLAIN
-        return converted
-
-    monkeypatch.setattr(experts, "grouped", left)
+    converted(expert_in_bf16, experts)(monkeypatch)
     found = red(judge("te-current"))
     assert found == {f"{gemm} expert sqnr": {"expert 3"} for gemm in ("fprop", "dgrad", "wgrad")}
 

@@ -16,7 +16,8 @@ from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training.loop import mode_for, train
 from fp8parity.workload import corpus, models
-from fp8parity.workload.experts import ExpertLinears, Experts, MixtureOfExperts, Routing, TokenGroups, fixed_choice
+from fp8parity.workload.experts import ExpertLinears, Experts, Routing, TokenGroups, fixed_choice
+from fp8parity.workload.mixture import MixtureOfExperts
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import spec_hash

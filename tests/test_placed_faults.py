@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
-import torch
-from fp8parity.checks import places
+from faults.places import SPEC, Change, converted, not_quantised, quantised
 from fp8parity.gate import selection
 from fp8parity.judging.verdict import Verdict
-from fp8parity.numerics.scaling import quantise
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.placed import Rule
 from sessions import Session, cell
-from torch import Tensor, nn
+from torch import nn
 
 RECIPE = "te-current-ends-bf16"
-SPEC = RECIPES["te-current"].linear
-Plant = Callable[[nn.Module], None]
 Judge = Callable[..., Verdict]
 pytestmark = pytest.mark.usefixtures("eager")
 
@@ -29,16 +24,11 @@ def judged(session: Session, monkeypatch) -> Judge:
     """The verdict of the check on a recipe and a model of three blocks. A plant changes the converted model."""
     nano = session.preset("nano")
     session.presets = {**session.presets, "nano": replace(nano, model=replace(nano.model, layers=3))}
-    real = places.apply
 
-    def run(plant: Plant = lambda model: None, recipe: str = RECIPE) -> Verdict:
-        def apply(*a: Any, **k: Any) -> Any:
-            converted = real(*a, **k)
-            plant(converted.model)
-            return converted
-
-        monkeypatch.setattr(places, "apply", apply)
-        return session.numerics("places", cell(recipe, "emulated", "nano"))
+    def run(plant: Change = lambda model: None, recipe: str = RECIPE) -> Verdict:
+        with monkeypatch.context() as patch:
+            converted(plant)(patch)
+            return session.numerics("places", cell(recipe, "emulated", "nano"))
 
     return run
 
@@ -55,28 +45,13 @@ def test_sound_recipes_do_at_each_place_what_they_say(judged, recipe):
 
 
 def test_a_layer_that_should_be_quantised_and_is_not(judged):
-    """It has the right class and the right spec, and hands its operands on as they came."""
-
-    def plant(model: nn.Module) -> None:
-        model.get_submodule("layers.1.mlp.up_proj").operand = lambda name, x: (x, torch.ones(()))  # type: ignore[assignment]
-
-    found = judged(plant)
+    found = judged(not_quantised("layers.1.mlp.up_proj"))
     assert found.status == "fail"
     assert named(found) == {f"misplaced {gemm} @ layers.1.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, found.message()
 
 
-def test_a_layer_that_should_be_bf16_and_is_not(judged, monkeypatch):
-    """A plain linear of the last block whose forward pass rounds its weight and its input to E4M3."""
-
-    def rounded(x: Tensor) -> Tensor:
-        return x + (quantise(x.detach().flatten(0, -2), SPEC.fprop_x).dequantise().to(x.dtype).view(x.shape) - x).detach()
-
-    def plant(model: nn.Module) -> None:
-        linear = model.get_submodule("layers.2.mlp.up_proj")
-        assert type(linear) is nn.Linear
-        monkeypatch.setattr(linear, "forward", lambda x: nn.functional.linear(rounded(x), rounded(linear.weight)))
-
-    found = judged(plant)
+def test_a_layer_that_should_be_bf16_and_is_not(judged):
+    found = judged(quantised("layers.2.mlp.up_proj"))
     assert found.status == "fail"
     assert named(found) == {f"misplaced {gemm} @ layers.2.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, found.message()
     assert "fprop of layers.2.mlp.up_proj has 2" in found.message()

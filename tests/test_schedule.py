@@ -14,6 +14,7 @@ from processes import FIXTURES, ROOT, run
 
 PROBE = """
 import os
+import sys
 import pytest
 from fp8parity.gate import context
 
@@ -24,13 +25,19 @@ def pytest_configure():
             out.write(os.environ.get("PYTEST_XDIST_WORKER", "main") + "\\n")
 
     context.preload = noted
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart():
+    with open("compiler.txt", "a") as out:
+        out.write(f"{'torch._dynamo' in sys.modules}\\n")
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("more", "processes"), [(("-n", "1"), ["gw0"]), ((), ["main"])], ids=["workers", "one process"])
 def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, processes):
-    """The main process of pytest-xdist starts its workers without them."""
+    """The main process of pytest-xdist starts its workers without them. No process imports torch's compiler before it needs it: 1.8 s."""
     (tmp_path / "probe.py").write_text(PROBE)
     command = [sys.executable, "-m", "pytest", "-p", "probe", "-p", "fp8parity.gate.plugin", "-p", "no:randomly", "-p", "no:cacheprovider"]
     gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), "-k", "codes and te-current-emulated", *more, "-q"]
@@ -39,6 +46,7 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     done = subprocess.run([*command, *gate], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "seen.txt").read_text().split() == processes
+    assert set((tmp_path / "compiler.txt").read_text().split()) == {"False"}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from faults import (
     along,
+    checkpoints,
     first_steps,
     gate,
     gemm_times,
@@ -14,6 +15,7 @@ from faults import (
     losses,
     model,
     operands,
+    places,
     references,
     requests,
     speeds,
@@ -21,7 +23,11 @@ from faults import (
 )
 from faults.fault import Fault, Finding, Look
 
-MODULES = (model, operands, gemms, state, losses, identity, first_steps, along, speeds, gemm_times, gate, references, requests)
+MODULES = (
+    *(model, operands, gemms, state, checkpoints, places),
+    *(losses, identity, first_steps, along, speeds, gemm_times),
+    *(gate, references, requests),
+)
 CATALOGUE: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in module.FAULTS)
 
 

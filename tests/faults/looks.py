@@ -15,6 +15,7 @@ from fp8parity.judging import measured_numbers, numerics, policy
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Source
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
+from fp8parity.recipes.placed import Rule
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.training.variants import Variant
@@ -28,10 +29,14 @@ SHOWN = "fp8parity.judging.numerics.SHOWN"
 EXTRA = {"core-rowwise": "ao-rowwise", "bf16-like": "ao-rowwise-gw-hp"}
 """Recipes that only the faults need: rowwise on this project's emulation, and one whose wgrad stays in BF16 there."""
 
+BY_BLOCK = "second-block-bf16"
+"""te-current with the second block in BF16."""
+
 
 def add_recipes(patch: pytest.MonkeyPatch) -> None:
     for name, of in EXTRA.items():
         patch.setitem(RECIPES, name, replace(RECIPES[of], vendor_emulation=False, adapter="", native=None))
+    patch.setitem(RECIPES, BY_BLOCK, replace(RECIPES["te-current"], rules=(Rule(blocks=(1,)),)))
 
 
 def against(sound: Measurements, found: Measurements) -> Verdict:

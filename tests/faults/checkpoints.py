@@ -1,0 +1,95 @@
+"""Faults of checkpoints: what is saved, what is read from the file, and what a new model makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fp8parity.checks import checkpoint
+from fp8parity.checks.checkpoint import PLAIN, QUANTISED, exact
+from fp8parity.numerics.emulation import DelayedScale
+from fp8parity.numerics.quantised_weights import QuantisedWeight
+
+from faults.fault import Blame, Fault, Finding, Kind
+from faults.looks import Measured
+from faults.plants import Plant, method
+
+
+def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
+    """What is read from the file is changed before it is loaded."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = checkpoint.restore
+
+        def restore(run: Any, state: dict[str, Any]) -> None:
+            change(state)
+            real(run, state)
+
+        patch.setattr(checkpoint, "restore", restore)
+
+    return plant
+
+
+def scales_in_bf16(state: dict[str, Any]) -> None:
+    for weight in state["model"].values():
+        if isinstance(weight, QuantisedWeight):
+            weight._scale_inv = weight._scale_inv.bfloat16().float()
+
+
+def masters_from_weights(state: dict[str, Any]) -> None:
+    state["masters"] = {n: exact(state["model"][n]).bfloat16().float() for n in state["masters"]}
+
+
+def moments_of_a_new_run(state: dict[str, Any]) -> None:
+    state["optimizer"]["state"] = {}
+
+
+def generator_of_a_new_run(state: dict[str, Any]) -> None:
+    state["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
+
+
+NOT_SAVED = method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False))
+NOT_LOADED = method(DelayedScale, "_load_from_state_dict", lambda f: lambda self, *a, **k: None)
+
+
+def _fault(name: str, source: str, plant: Plant, recipe: str, where: str, place: str, *also: str) -> Fault:
+    """``also``: further metrics that must be wrong."""
+    blame = Blame.FRAMEWORK if recipe == "bf16" else Blame.RECIPE
+    words = tuple(f"{metric} @ {where}" for metric in also)
+    return Fault(name, Kind.STATE, source, plant, (Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words),))
+
+
+FAULTS = (
+    _fault("amax history not saved", "TE 567, 982", NOT_SAVED, "te-delayed", PLAIN, "changed scales", "step difference"),
+    _fault("amax history not loaded", "TE 567, 982", NOT_LOADED, "te-delayed", PLAIN, "changed scales", "step difference"),
+    _fault(
+        "scale of a primary weight saved in BF16",
+        "TE's test of sharded checkpoints allows for it",
+        loaded(scales_in_bf16),
+        "te-current",
+        QUANTISED,
+        "changed weights",
+        "step difference",
+    ),
+    _fault(
+        "master weights made from BF16 ones",
+        "made up",
+        loaded(masters_from_weights),
+        "bf16",
+        PLAIN,
+        "changed masters",
+        "step difference",
+    ),
+    _fault(
+        "moments not loaded",
+        "made up",
+        loaded(moments_of_a_new_run),
+        "bf16",
+        PLAIN,
+        "changed moments",
+        "highest gain of the step",
+    ),
+    _fault("generator of stochastic rounding not loaded", "made up", loaded(generator_of_a_new_run), "te-nvfp4", PLAIN, "step difference"),
+)

@@ -1,0 +1,136 @@
+"""Faults by place: one linear of a model does something else than the recipe says there, or one expert of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fp8parity.checks import experts, places
+from fp8parity.numerics.emulation import EmulatedLinear, Prepared
+from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.spec import PLAIN
+from fp8parity.recipes import RECIPES
+from fp8parity.workload.experts import ExpertLinears, TokenGroups
+from torch import Tensor, nn
+
+from faults.fault import Blame, Fault, Finding, Kind
+from faults.looks import BY_BLOCK, Measured
+from faults.plants import Plant
+
+Change = Callable[[nn.Module], object]
+"""Changes a converted model."""
+SPEC = RECIPES["te-current"].linear
+
+
+def converted(change: Change, module: Any = places) -> Plant:
+    """The model that a check has converted is changed."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real = module.apply
+
+        def apply(*a: Any, **k: Any) -> Any:
+            made = real(*a, **k)
+            change(made.model)
+            return made
+
+        patch.setattr(module, "apply", apply)
+
+    return plant
+
+
+def not_quantised(place: str) -> Change:
+    """A layer of the right class and spec that hands its operands on as they came."""
+
+    def change(model: nn.Module) -> None:
+        model.get_submodule(place).operand = lambda name, x: (x, torch.ones(()))  # type: ignore[assignment]
+
+    return change
+
+
+def rounded(x: Tensor) -> Tensor:
+    return x + (quantise(x.detach().flatten(0, -2), SPEC.fprop_x).dequantise().to(x.dtype).view(x.shape) - x).detach()
+
+
+def quantised(place: str) -> Change:
+    """A plain linear whose forward pass rounds its weight and its input to E4M3."""
+
+    def change(model: nn.Module) -> None:
+        linear = model.get_submodule(place)
+        assert type(linear) is nn.Linear
+        linear.forward = lambda x: nn.functional.linear(rounded(x), rounded(linear.weight))  # type: ignore[assignment]
+
+    return change
+
+
+def neighbours_scale(name: str) -> Plant:
+    """The operand ``name`` of an expert is read with the scale of the expert before it."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        real, last = EmulatedLinear.operand, dict[str, Tensor]()
+
+        def wrong(self: EmulatedLinear, operand: str, x: Tensor) -> Prepared:
+            data, scale = real(self, operand, x)
+            if operand != name or not x.numel():
+                return data, scale
+            before = last.get(name, scale)
+            last[name] = scale
+            return data, before
+
+        patch.setattr(EmulatedLinear, "operand", wrong)
+
+    return plant
+
+
+class Unwritten(torch.autograd.Function):
+    """Adds what was in the memory to the gradient of a weight."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, weight: Tensor) -> Tensor:
+        ctx.weight = weight
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        return dy, torch.full_like(ctx.weight, 1e-3)
+
+
+def unwritten_gradient(patch: pytest.MonkeyPatch) -> None:
+    """The weight gradient of the expert without a token is not written."""
+    real = ExpertLinears.forward
+
+    def unwritten(self: ExpertLinears, x: Tensor, groups: TokenGroups) -> Tensor:
+        return Unwritten.apply(real(self, x, groups), self.weights[experts.IDLE])
+
+    patch.setattr(ExpertLinears, "forward", unwritten)
+
+
+def expert_in_bf16(model: nn.Module) -> None:
+    linear = model.get_submodule("experts.3")
+    assert isinstance(linear, EmulatedLinear)
+    linear.spec = PLAIN
+
+
+def placed(name: str, change: Change, place: str, words: str = "") -> Fault:
+    finding = Finding(Measured("places", BY_BLOCK, "micro"), place, Blame.RECIPE, words=words)
+    return Fault(name, Kind.RECIPE, "made up", converted(change), (finding,))
+
+
+def of_experts(name: str, source: str, plant: Plant, place: str) -> Fault:
+    return Fault(name, Kind.RECIPE, source, plant, (Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE),))
+
+
+FAULTS = (
+    placed("a layer that should be quantised is not", not_quantised("layers.0.mlp.up_proj"), "misplaced fprop @ layers.0.mlp.up_proj"),
+    placed(
+        "a layer that should be in BF16 is quantised",
+        quantised("layers.1.mlp.up_proj"),
+        "misplaced wgrad @ layers.1.mlp.up_proj",
+        "fprop of layers.1.mlp.up_proj has",
+    ),
+    of_experts("weights with a neighbour expert's scale", "made up", neighbours_scale("fprop_w"), "dgrad expert gain @ expert 3"),
+    of_experts("gradients with a neighbour expert's scale", "made up", neighbours_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
+    of_experts("gradient of an idle expert not written", "made up", unwritten_gradient, "idle result @ wgrad"),
+    of_experts("an expert stays in BF16", "made up", converted(expert_in_bf16, experts), "fprop expert sqnr @ expert 3"),
+)
