@@ -6,7 +6,8 @@ import math
 import random
 from typing import Any
 
-from fp8parity.judging import goldens, loss, loss_goldens, numerics, policy
+import sessions
+from fp8parity.judging import loss, loss_goldens, numerics
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow
@@ -15,7 +16,6 @@ from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
 from fp8parity.report import view
 from fp8parity.report.evidence import Evidence
-from sessions import DAY, GOLDEN
 
 RECIPES = ("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp", "ao-mxfp8")
 MODELS = ("tiny", "mini", "small", "base", "1b")
@@ -89,8 +89,9 @@ def session(
     speeds: bool = False,
 ) -> tuple[list[Verdict], Evidence]:
     """Verdicts and evidence. ``gaps`` and ``stops`` are faults by (recipe, model): a shift of the loss, a non-finite step."""
-    rules, stored = policy.load(GOLDEN, DAY).model_copy(update={"loss": (ROW,)}), goldens.load(GOLDEN)
-    stored = Goldens(stored.loss, numbers=MeasuredNumbers())  # made-up layers have no measured numbers
+    own, rows = sessions.stored()
+    rules = rows.model_copy(update={"loss": (ROW,)})
+    stored = Goldens(own.loss, numbers=MeasuredNumbers())  # made-up layers have no measured numbers
     verdicts: list[Verdict] = []
     records: list[Trajectory | Measurements] = []
     kept = {}

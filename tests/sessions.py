@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import datetime
+from functools import cache
 from pathlib import Path
 
 from fp8parity import recipes
 from fp8parity.checks import RunSpec
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.policy import Policy
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
@@ -36,8 +39,14 @@ class Session(Runner):
         return self.spec(cell(recipe, execution, model))
 
 
+@cache
+def stored() -> tuple[Goldens, Policy]:
+    """The project's own goldens and policy. Nothing in them changes, so they are read once."""
+    return goldens.load(GOLDEN), policy.load(GOLDEN, DAY)
+
+
 def verdict(record: Measurements, folder: Path = GOLDEN) -> Verdict:
     """The verdict on one numerics record."""
-    [evaluation] = evaluate([record], goldens.load(folder), policy.load(folder, DAY))
+    [evaluation] = evaluate([record], *(stored() if folder == GOLDEN else (goldens.load(folder), policy.load(folder, DAY))))
     [found] = evaluation.verdicts
     return found

@@ -14,6 +14,7 @@ import shutil
 import tomllib
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ import pytest
 from curves import curve
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, conftest, steps
 from fp8parity import checks, cli, recipes
+from fp8parity.judging import goldens
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, LOSS, THROUGHPUT, Status
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
@@ -36,6 +38,7 @@ CONFIG = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads":
 
 BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
 COMMANDS = [pytest.param(b, c, id=f"{b.id} {' '.join(c)}") for b in BLOCKS for c in commands(b)]
+KEPT = cache(goldens.load)
 SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output]
 
 
@@ -120,6 +123,8 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     monkeypatch.chdir(ROOT)
     for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
         monkeypatch.setenv(f"STRATEGY_{name}", value)
+    # Goldens are not changed by a collection, and are read once.
+    monkeypatch.setattr(goldens, "load", lambda folder: KEPT(folder.resolve()))
     # The last --junitxml counts: nothing is left in the tree.
     quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}")
     assert pytest.main([*arguments, *quiet], plugins=plugins) == pytest.ExitCode.OK

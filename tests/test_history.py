@@ -14,9 +14,10 @@ from fp8parity.judging.history import Judged
 from fp8parity.judging.verdict import Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
+from sessions import GOLDEN as OWN
 from verdicts import verdict
 
-GOLDEN = str(reports.GOLDEN)
+GOLDEN = str(OWN)
 
 
 def records(device: str = "NVIDIA H200", torch: str = "2.11.0", at: str = ""):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fp8parity.judging import goldens, known_failures, numerics, policy
+from fp8parity.judging import known_failures, numerics
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
@@ -17,7 +17,7 @@ from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from paired import SEEDS, STEPS, Make, at, golden_of, judged, runner
-from sessions import DAY, GOLDEN, verdict
+from sessions import GOLDEN, stored, verdict
 
 NAN = math.nan
 ENTRY = """
@@ -139,9 +139,9 @@ class TestCommittedRows:
         return {(r.cell.id, r.check): r for r in found if isinstance(r, Measurements) and r.cell.recipe == "ao-rowwise-gw-hp"}
 
     def judged(self, record: Measurements) -> Status:
-        rules, stored = policy.load(GOLDEN, DAY), goldens.load(GOLDEN)
+        own, rules = stored()
         assert rules.known is not None
-        return rules.known.mark(numerics.judge(record, rules, stored.numbers)).status
+        return rules.known.mark(numerics.judge(record, rules, own.numbers)).status
 
     @pytest.mark.parametrize(("model", "check"), [("mini", "autotune"), ("small", "autotune"), ("mini", "modes"), ("1b", "modes")])
     def test_the_measured_failures_are_known(self, records, model, check):

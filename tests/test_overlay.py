@@ -9,7 +9,7 @@ from fp8parity.judging import goldens, loss_goldens, policy
 from fp8parity.judging.measured_numbers import MeasuredNumbers, NumberKey
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import write_json
-from sessions import DAY, GOLDEN
+from sessions import DAY, GOLDEN, stored
 
 EXTENDS = '[[extends]]\ngoldens = "shipped"\n'
 OWN = '[[loss]]\nmodel = "mine"\nmargin = 0.02\nseeds = [2, 3]\nwhy = "a model of my own"\n'
@@ -48,11 +48,11 @@ def test_an_own_file_replaces_the_shipped_one(folder):
 
 
 def test_own_goldens_stand_beside_the_shipped_ones(folder):
-    golden = goldens.load(GOLDEN).loss["micro", "topics"]
+    golden = stored()[0].loss["micro", "topics"]
     write_json(loss_goldens.path_of(folder, "mine", "topics"), golden.model_copy(update={"model": "mine"}))
     found = goldens.load(folder)
-    assert found.loss.keys() == goldens.load(GOLDEN).loss.keys() | {("mine", "topics")}
-    assert found.throughput == goldens.load(GOLDEN).throughput
+    assert found.loss.keys() == stored()[0].loss.keys() | {("mine", "topics")}
+    assert found.throughput == stored()[0].throughput
 
 
 def test_an_own_number_wins_over_a_shipped_one(folder):
@@ -60,7 +60,7 @@ def test_an_own_number_wins_over_a_shipped_one(folder):
     (folder / "numerics" / "sources.csv").write_text(SOURCES)
     (folder / "numerics" / "shared.csv").write_text(f"{HEADER}gemm,fprop sqnr,gaussian,tiny,te-current,native,20,abc\n")
     key = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
-    found, shipped = goldens.load(folder).numbers, goldens.load(GOLDEN).numbers
+    found, shipped = goldens.load(folder).numbers, stored()[0].numbers
 
     def value(numbers: MeasuredNumbers) -> float:
         return numbers.tables["shared"][key].value

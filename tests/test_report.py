@@ -14,6 +14,7 @@ from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS, plots, view, write
+from sessions import GOLDEN
 from verdicts import verdict
 
 
@@ -139,7 +140,7 @@ def test_judge_writes_each_format(tmp_path, capsys):
     _, given = reports.session(recipes=("te-current",))
     for r in given.records:
         write_json(tmp_path / "records" / name_of(r), r)
-    code = main(["judge", str(tmp_path / "records"), "--golden-dir", str(reports.GOLDEN), "--report", str(tmp_path / "r.html")])
+    code = main(["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report", str(tmp_path / "r.html")])
     assert code == 1  # the made-up runs are stale against the real golden
     text = (tmp_path / "r.html").read_text()
     assert "Refuse: " in text
@@ -150,7 +151,7 @@ def test_judge_writes_each_format(tmp_path, capsys):
 def test_judge_names_the_formats_that_there_are(tmp_path, capsys):
     made = reports.layers("tiny", "te-current")
     write_json(tmp_path / "records" / name_of(made), made)
-    assert main(["judge", str(tmp_path / "records"), "--golden-dir", str(reports.GOLDEN), "--report", str(tmp_path / "r.pdf")]) == 2
+    assert main(["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report", str(tmp_path / "r.pdf")]) == 2
     assert "use .md or .html or .json" in capsys.readouterr().err
 
 

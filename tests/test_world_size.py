@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from fp8parity import checks
-from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
@@ -12,7 +11,7 @@ from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
 from fp8parity.report import provenance, view
 from fp8parity.report.evidence import Evidence
-from sessions import DAY, GOLDEN, cell, verdict
+from sessions import cell, stored, verdict
 from verdicts import verdict as made
 
 
@@ -29,14 +28,15 @@ def test_ids_name_the_ranks_and_a_control_has_as_many():
 @pytest.mark.parametrize("ranks", [2, 8])
 def test_losses_of_several_ranks_are_not_held_to_the_golden_of_one(trajectory, ranks):
     runs = [trajectory(recipe, seed, cell=of(ranks, recipe)) for recipe in ("bf16", "te-current") for seed in range(3)]
-    found = [v for e in evaluate(runs, goldens.load(GOLDEN), policy.load(GOLDEN, DAY)) for v in e.verdicts]
+    found = [v for e in evaluate(runs, *stored()) for v in e.verdicts]
     words = f"the goldens are of 1 rank, and this is a cell of {ranks}"
     assert [(v.cell.ranks, v.status, v.headline) for v in found] == [(ranks, "stale", words)] * 2
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_measured_numbers_are_of_one_rank(trajectory, ranks):
-    numbers, rows = goldens.load(GOLDEN).numbers, policy.load(GOLDEN, DAY)
+    own, rows = stored()
+    numbers = own.numbers
     place = Measurement(metric="fprop sqnr", where="gaussian", value=0.0)
     band = rows.band_for(of(1), "gemm", place)
     known = band and numbers.find(of(1), "gemm", place, band, "cpu")
@@ -64,6 +64,6 @@ def test_a_report_says_on_how_many_ranks(trajectory):
         Measurements(cell=of(n), check="sharded", values=[place], provenance=trajectory().provenance, session="s", schema_version=1)
         for n in (2, 4)
     ]
-    [found] = evaluate(records, goldens.load(GOLDEN), policy.load(GOLDEN, DAY))
+    [found] = evaluate(records, *stored())
     page = view.build(found.verdicts, None, [], "here", Evidence())
     assert [(row.ran, row.label) for row in page.rows] == [(f"native x{n}", f"te-current native x{n}") for n in (2, 4)]

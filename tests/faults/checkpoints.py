@@ -57,7 +57,7 @@ NOT_LOADED = method(DelayedScale, "_load_from_state_dict", lambda f: lambda self
 def _fault(name: str, source: str, plant: Plant, recipe: str, where: str, place: str, *also: str) -> Fault:
     """``also``: further metrics that must be wrong."""
     blame = Blame.FRAMEWORK if recipe == "bf16" else Blame.RECIPE
-    words = tuple(f"{metric} @ {where}" for metric in also)
+    words = tuple(f"{metric} @ {where}" for metric in also) or ""
     return Fault(name, Kind.STATE, source, plant, (Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words),))
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fp8parity.checks import canary
 from fp8parity.checks.protocol import RunSpec
-from fp8parity.judging import measured_numbers, numerics, policy
+from fp8parity.judging import measured_numbers, numerics
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Source
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
@@ -21,7 +21,7 @@ from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.training.variants import Variant
 from fp8parity.workload.presets import presets
 from reports import provenance
-from sessions import DAY, GOLDEN, cell
+from sessions import cell, stored
 
 from faults.fault import Bench, Seen, seen_of
 
@@ -41,9 +41,9 @@ def add_recipes(patch: pytest.MonkeyPatch) -> None:
 
 def against(sound: Measurements, found: Measurements) -> Verdict:
     """The verdict on values, with the values of a sound run as measured numbers and the project's own policy."""
-    rules = policy.load(GOLDEN, DAY)
-    stored, _ = measured_numbers.updated(MeasuredNumbers(), [sound], Source.of([sound], "set"), rules)
-    return numerics.judge(found, rules, stored)
+    _, rules = stored()
+    numbers, _ = measured_numbers.updated(MeasuredNumbers(), [sound], Source.of([sound], "set"), rules)
+    return numerics.judge(found, rules, numbers)
 
 
 @dataclass(frozen=True)

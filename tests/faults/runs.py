@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -10,12 +9,9 @@ from functools import cache
 import pytest
 import torch
 from fp8parity import recipes
-from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.first_step import FirstStep, first_step
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.measured_numbers import MeasuredNumbers
-from fp8parity.judging.policy import Policy
 from fp8parity.judging.verdict import LOSS, Verdict
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Trajectory
@@ -24,7 +20,7 @@ from fp8parity.training import loop
 from fp8parity.training.variants import Variant
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
-from sessions import DAY, GOLDEN
+from sessions import GOLDEN, stored
 
 from faults.fault import Bench, Blame, Seen, seen_of
 
@@ -37,16 +33,11 @@ def calibration(model: str) -> Runs:
     return [r for r in load_records(GOLDEN / "records" / "calibration" / f"{model}.zip") if isinstance(r, Trajectory)]
 
 
-@cache
-def references() -> tuple[Goldens, Policy]:
-    return goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 22))
-
-
 def as_bf16(variant: str) -> Verdict:
     """The verdict on three seeds of a variant of micro, as if a framework gave them for BF16."""
     runs = [r.model_copy(update={"variant": ""}) for r in calibration("micro") if r.variant == variant]
     assert len(runs) == 3
-    [found] = evaluate(runs, *references())
+    [found] = evaluate(runs, *stored())
     [verdict] = found.verdicts
     return verdict
 
@@ -76,7 +67,7 @@ def _combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajecto
 
 def judged(runs: Runs, recipe: str) -> Verdict:
     """The verdict on the losses of a recipe among runs of one machine."""
-    found = [v for e in evaluate(runs, *references()) for v in e.verdicts]
+    found = [v for e in evaluate(runs, *stored()) for v in e.verdicts]
     return next(v for v in found if v.cell.recipe == recipe and v.check == LOSS)
 
 
@@ -86,7 +77,7 @@ class Ready:
     check = LOSS
 
     def prepare(self, bench: Bench) -> None:
-        references()
+        stored()
 
 
 @dataclass(frozen=True)
@@ -135,7 +126,7 @@ def one_step(recipe: str, seed: int = 0, steps: int = 1) -> Trajectory:
 
 def first_gradients(made: Trajectory) -> FirstStep | None:
     """The first step of a recipe beside that of BF16, by the rules alone: no stored number has to be up to date."""
-    return first_step([made], [one_step("bf16")], policy.load(GOLDEN, DAY), MeasuredNumbers())
+    return first_step([made], [one_step("bf16")], stored()[1], MeasuredNumbers())
 
 
 @dataclass(frozen=True)
