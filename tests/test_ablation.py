@@ -31,6 +31,7 @@ def shares(spec: RunSpec, kind: str) -> dict[str, float]:
     return {m.where: m.value for m in ablation.measure(spec, kind) if m.metric == "noise share initial"}
 
 
+@pytest.mark.slow
 def test_the_shares_of_the_three_gemms_add_up(spec):
     found = shares(spec, "gemm")
     assert list(found) == ["fprop", "dgrad", "wgrad"]
@@ -38,6 +39,7 @@ def test_the_shares_of_the_three_gemms_add_up(spec):
     assert all(0.1 < share < 0.7 for share in found.values())
 
 
+@pytest.mark.slow
 def test_a_gemm_with_fewer_bits_costs_most(spec):
     worse = replace(spec.recipe, linear=replace(spec.recipe.linear, wgrad_x=NOISY))
     before, after = shares(spec, "gemm"), shares(replace(spec, recipe=worse), "gemm")

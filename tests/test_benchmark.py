@@ -74,6 +74,7 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio(monkeypatch):
     assert np.median(np.divide(first, second)) / 1.25 - 1 < -0.08
 
 
+@pytest.mark.slow
 def test_the_bench_runs_real_steps_on_a_cpu_and_nothing_gates_them(eager):
     run = benchmark.measure(
         NANO.model, recipes.get("te-current"), Execution.EMULATED, NANO.schedule, corpus.load("topics"),

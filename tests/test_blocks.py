@@ -19,6 +19,7 @@ SMALL = Workload(ModelShape("nano", hidden=64, intermediate=128, heads=2, kv_hea
 CURRENT = recipes.get("te-current")
 
 
+@pytest.mark.slow
 def test_a_block_is_timed_beside_bf16_and_its_shape_is_on_record(eager):
     found = blocks.subject(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER, "2x32")
     record = benchmark.timed(found, 8, "s")

@@ -120,6 +120,7 @@ def test_changes_of_schedule_and_dimensions():
         changed(base, "steps=1.5")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     arguments = ["--model", "micro", "--change", "steps=16,warmup=4,tail=8,rows=1,length=64", "--seeds", "2", "--replicas", "1"]

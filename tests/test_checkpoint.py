@@ -29,6 +29,7 @@ def bench(session, monkeypatch, tmp_path, trajectory, eager) -> Bench:
     return Bench(session, monkeypatch, tmp_path, trajectory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "te-delayed", "te-current", "te-mxfp8", "te-nvfp4", "te-delayed-recent"])
 def test_a_sound_checkpoint_passes(bench, recipe):
     found = sound(Measured("checkpoint", recipe), bench)

@@ -32,6 +32,7 @@ def numbers(golden: Golden) -> list[dict[str, object]]:
     return sorted((s.model_dump(exclude={"records", "provenance", "seconds"}) for s in golden.spreads), key=lambda s: str(s["recipes"]))
 
 
+@pytest.mark.slow
 def test_the_committed_spreads_are_those_of_the_committed_records(copied, monkeypatch):
     monkeypatch.delenv("CI", raising=False)
     for names in COMMANDS:
@@ -44,6 +45,7 @@ def test_the_committed_spreads_are_those_of_the_committed_records(copied, monkey
     assert len(set(made)) == len(made)
 
 
+@pytest.mark.slow
 def test_a_band_that_was_widened_by_hand_is_shown(copied, capsys):
     """The edit of golden/loss/micro-topics.json that nobody saw: every window of the spread ten times as wide, with a new checksum."""
     path = loss_goldens.path_of(copied, "micro", "topics")

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import two_sides
 from fp8parity.judging.number_rows import Rule
+from fp8parity.judging.policy import LossRow
 from fp8parity.records.schema import NonFinite
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared
@@ -58,6 +59,15 @@ def test_the_sentence_says_what_moved_and_by_how_much(runs):
 def test_the_sentence_says_that_nothing_moved(runs):
     quiet = compared(runs(), runs("2.13.0")).sentence
     assert quiet.startswith("Nothing moved beyond its margin: 2 comparisons, 2 of them equal to the bit (torch")
+
+
+def test_runs_that_are_equal_to_the_bit_have_no_noise(runs):
+    """A measured spread of seeds widens the interval of runs that differ, and of no others."""
+    spread = LossRow(margin=0.005, seeds=(3,), why=WHY, sd=0.002, sd_df=4)
+    policy = POLICY.model_copy(update={"loss": (spread,)})
+    equal, moved = (change(compared(runs(), runs("2.13.0", noise=noise), policy)) for noise in (0.0, 0.1))
+    assert (equal.moved, some(equal.recipe).low, some(equal.recipe).high) == ("unchanged", 0, 0)
+    assert some(moved.recipe).low < -0.002 and some(moved.recipe).high > 0.002
 
 
 @pytest.mark.parametrize(

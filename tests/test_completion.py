@@ -22,6 +22,7 @@ def completed(line: str) -> list[str]:
     return [name.strip() for name in done.stdout.split("\n") if name.strip()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "names"),
     [

@@ -27,6 +27,7 @@ def profile() -> DeviceProfile:
     return device_profile.measure(torch.device("cpu"), SMALL, "s")
 
 
+@pytest.mark.slow
 def test_every_part_is_measured_once_per_size(profile):
     assert [(t.part, t.form) for t in profile.times] == [
         (Part.COPY, "eager"),

@@ -174,6 +174,7 @@ def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
         others[program](*arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", SHOWN)
 def test_output_is_what_is_printed(block, folder, capsys):
     if block.language == "python":

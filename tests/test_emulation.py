@@ -34,6 +34,7 @@ def inputs(rows: int = 64, cols: int = 64, stream: int = 1) -> torch.Tensor:
 OPERANDS = sorted({op for r in QUANTISED for _, op in r.linear if op.quantised}, key=str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPERANDS, ids=str)
 def test_compiled_kernels_give_the_eager_bits(op):
     if not emulation.compiles():

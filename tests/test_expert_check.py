@@ -34,6 +34,7 @@ def red(verdict: Verdict) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", sorted({c.recipe for c in linear_cells()}))
 def test_sound_experts_are_green(recipe, judge):
     verdict = judge(recipe)

@@ -5,6 +5,7 @@ from faults.runs import first_gradients, one_step
 from narrowed import some
 
 
+@pytest.mark.slow
 def test_the_first_gradients_are_recorded_by_parameter(eager):
     made = one_step("te-current", steps=2)
     assert made.grad_norm[0] != pytest.approx(made.grad_norm[1], rel=1e-3)

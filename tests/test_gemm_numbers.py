@@ -11,6 +11,7 @@ from fp8parity.checks.gemm import compare, gain, worst_sqnr
 from sessions import cell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["te-current", "te-block", "te-nvfp4", "ao-rowwise-gw-hp"])
 def test_sound_recipes_are_green_with_measured_numbers(session, eager, recipe):
     verdict = session.numerics("gemm", cell(recipe))

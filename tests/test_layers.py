@@ -51,6 +51,7 @@ def left_in_bf16(name: str) -> Plant:
     return plant
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["micro", "tiny"])
 def test_the_trained_state_has_learnt_context(name, session):
     """Its held-out loss went half of the way from the unigram to the bigram entropy. micro: 62%, tiny: 110%, mini: 123%."""
@@ -121,6 +122,7 @@ def red(measure, sound):
     return places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", CELLS)
 @pytest.mark.parametrize("place", FAULTS)
 def test_a_wrong_gradient_is_red_at_its_parameter_and_nowhere_else(place, recipe, red):

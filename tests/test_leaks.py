@@ -50,6 +50,7 @@ def followed_by(first: RunSpec, second: RunSpec) -> tuple[list[torch.Tensor], li
     return before, other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("a", "b"), EMULATED + TORCHAO)
 def test_one_after_the_other_and_both_at_a_time(session, a, b):
     specs = [session.subject(name) for name in (a, b)]

@@ -17,6 +17,7 @@ from fp8parity.training import step as steps
 from fp8parity.workload.schedule import Schedule
 from sessions import cell
 
+pytestmark = pytest.mark.slow
 CELL = cell("te-current", "emulated", "nano")
 REAL = steps.make
 Call = tuple[list[steps.Batch], int]

@@ -33,6 +33,7 @@ def run(code: str, *flags: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, *flags, "-c", code], env={"PYTHONPATH": FIXTURES}, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_every_documented_import_works():
     done = run(DOCUMENTED + "print(Preset.__module__, Subject.__name__, Operand('e4m3'))")
     assert done.stdout == "fp8parity.workload.presets RunSpec e4m3 tensor none\n", done.stderr

@@ -24,6 +24,7 @@ CONVERTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["te-current", "ao-tensorwise"])
 @pytest.mark.parametrize("name", FILES)
 def test_the_linears_of_the_blocks_are_converted_and_trained(name, recipe, eager):

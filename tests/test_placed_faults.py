@@ -38,6 +38,7 @@ def named(found: Verdict) -> set[str]:
     return {name for name, _ in found.lines if name.startswith("misplaced ") and "layers." in name}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if RECIPES[r].linear.quantised])
 def test_sound_recipes_do_at_each_place_what_they_say(judged, recipe):
     found = judged(recipe=recipe)

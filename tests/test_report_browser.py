@@ -19,6 +19,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import view, write
 from fp8parity.report.evidence import Evidence
 
+pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 REQUIRED = os.environ.get("FP8PARITY_REQUIRE_BROWSER") == "1"
 

@@ -64,6 +64,7 @@ def test_a_finished_record_of_the_same_make_is_taken_over(session, trained):
     assert trained == [("bf16", 0)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "seed", "variant", "words"),
     [
@@ -89,6 +90,7 @@ def test_a_copied_record_is_trained_again(session, trained, of, seed, variant, w
     assert load_record(wanted) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize("damage", [lambda t: t[: len(t) // 2], lambda t: t.replace('"seed": 0', '"seed": 7'), lambda t: ""])
 def test_a_damaged_record_is_trained_again_and_one_line_says_so(session, trained, damage, resume):

@@ -129,6 +129,7 @@ def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
 # Modes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "te-current"])
 def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe):
     """Fused kernels sum in another order; beyond that the casts between fused operations are kept, so losses
@@ -154,6 +155,7 @@ def versions(count: int, monkeypatch) -> int:
     return counters["stats"]["unique_graphs"] - before
 
 
+@pytest.mark.slow
 def test_a_long_session_stays_compiled(monkeypatch):
     """Dynamo by itself stops at 8 versions of a function, and goes on eagerly."""
     assert versions(12, monkeypatch) == 12

@@ -156,6 +156,7 @@ def stand_in(monkeypatch):
     forget()
 
 
+@pytest.mark.slow
 def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
     found = measured(state.measure(subject(session, "te-current", "native")))
     assert {v for k, v in found.items() if "difference" in k} == {0.0}
@@ -166,6 +167,7 @@ def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
     assert abs(found["quantised weights sqnr @ tiny steps"] - plain) < 0.5
 
 
+@pytest.mark.slow
 def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
     """Before TE 2.9 the region was fp8_autocast(fp8_recipe=...), quantised weights fp8_model_init, and the state manager's module fp8."""
     now = measured(state.measure(subject(session, "te-current", "native")))
