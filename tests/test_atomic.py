@@ -213,3 +213,18 @@ def test_what_a_killed_writer_left_makes_no_tree_unclean(tmp_path, monkeypatch, 
     assert provenance.commit.__wrapped__()[1] is False
     (tmp_path / "golden" / "loss" / "tiny-topics.json").write_text("")
     assert provenance.commit.__wrapped__()[1] is True
+
+
+def test_a_merge_does_not_write_over_the_file_of_another_one(tmp_path, monkeypatch, trajectory):
+    """The other one wrote it after this one had looked."""
+    out, real = tmp_path / "set.zip", sets.to_json
+
+    def meanwhile(model):
+        out.write_text("the other one's")
+        return real(model)
+
+    monkeypatch.setattr(sets, "to_json", meanwhile)
+    with pytest.raises(OSError, match=r"set\.zip"):
+        sets.save([trajectory()], out)
+    assert out.read_text() == "the other one's"
+    assert os.listdir(tmp_path) == ["set.zip"]

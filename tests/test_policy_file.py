@@ -59,6 +59,11 @@ def test_patterns_are_refused_in_rules(tmp_path, key, pattern):
         load(tmp_path, text)
 
 
+def test_a_name_may_hold_any_letter(tmp_path):
+    names = "".join(chr(c) for c in range(0x21, 0x7F) if chr(c) not in '*?[]<>/\\"')
+    assert load(tmp_path, f'{LOSS}recipe = "{names}"\n').loss[0].recipe == (names,)
+
+
 def test_an_execution_that_is_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"policy.toml:1: \[\[loss\]\] key execution.0: Input should be 'native'"):
         load(tmp_path, LOSS + 'execution = "nat*"\n')
