@@ -230,7 +230,7 @@ def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatc
         some(process.stdout).close()
     stored = {p.name: len(json.loads(p.read_text())["cells"]) for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")}
     assert stored == {"small.json": 9, "base.json": 9, "1b.json": 9}
-    assert main(["golden", "store", f"{GOLDEN}/records/upgrades/epyc-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)]) == 2
+    assert main(["golden", "store", f"{GOLDEN}/records/upgrades/xeon-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)]) == 2
 
 
 def test_a_crash_is_no_verdict(monkeypatch, capsys):

@@ -105,7 +105,7 @@ def test_shards_of_a_matrix_become_one(shard, tmp_path, capsys):
     a = put(tmp_path / "a", shard("te-current", "one"))
     b = put(tmp_path / "b", shard("te-block", "two", seconds=9.0, step_seconds=0.7))
     assert main(["merge", str(tmp_path / "all.zip"), str(a), str(b)]) == 0
-    assert "9 records of 1 environments, from 2 sets" in capsys.readouterr().out
+    assert "9 records of 1 environment, from 2 sets" in capsys.readouterr().out
     assert {(r.cell.recipe, r.seed) for r in trajectories(load_records(tmp_path / "all.zip"))} == {
         (r, s) for r in ("bf16", "te-current", "te-block") for s in range(3)
     }

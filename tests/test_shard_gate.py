@@ -82,7 +82,7 @@ def judged(path: Path) -> int:
 def test_shards_are_joined(shards, tmp_path, capsys):
     out = tmp_path / "all.zip"
     assert main(["merge", str(out), *map(str, shards)]) == 0
-    assert "5 records of 1 environments, from 2 sets" in capsys.readouterr().out
+    assert "5 records of 1 environment, from 2 sets" in capsys.readouterr().out
     assert judged(out) == 0
     assert "Accept" in capsys.readouterr().out
 
