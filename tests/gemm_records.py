@@ -74,6 +74,13 @@ def changed(record: GemmTimes, place: str, **changes: object) -> GemmTimes:
     return record.model_copy(update={"gemms": gemms})
 
 
+def slower(record: GemmTimes, factor: float) -> GemmTimes:
+    """The record with longer times on both sides, so its ratios are as before."""
+    times = ("bf16_seconds", "recipe_seconds")
+    gemms = [g.model_copy(update={k: [s * factor for s in getattr(g, k)] for k in times}) for g in record.gemms]
+    return record.model_copy(update={"gemms": gemms})
+
+
 def watched(**changes: object) -> Watch:
     """The watch of a calm GPU, with changes."""
     return CALM.model_copy(update=changes)

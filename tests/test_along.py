@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fp8parity.judging import along, spreads
+import scipy.stats
+from fp8parity.judging import along, spreads, stats
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import LossRow
+from narrowed import some
 from paired import SEEDS, Make, golden_of, judged, runner
 
 
@@ -46,6 +48,15 @@ def test_sound_runs_pass(golden: Golden, run: Make, tmp_path):
     for noise in range(10, 30):
         found = judged(golden, [run("te-current", s, noise) for s in SEEDS], controls, tmp_path)
         assert (found.status, found.lines[1][0]) == ("pass", "to control"), found.message()
+
+
+def test_a_spread_of_24_seeds_is_pooled_with_23_degrees_of_freedom(golden: Golden, run: Make, tmp_path):
+    runs, controls = [run("te-current", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS]
+    gaps = stats.relative_gaps([r.loss for r in runs], [golden.seeds[s].mean_loss for s in SEEDS], golden.tail)
+    variance = (2 * np.var(gaps, ddof=1) + 23 * golden.spreads[0].tail_sd ** 2) / (2 + 23)
+    half = scipy.stats.t.ppf(0.95, 2 + 23) * (variance / 3) ** 0.5
+    gap = some(some(judged(golden, runs, controls, tmp_path).loss).gap)
+    assert (gap.low, gap.high) == pytest.approx((np.mean(gaps) - half, np.mean(gaps) + half), rel=1e-6)
 
 
 def test_a_recipe_without_a_spread_is_said_to_be(golden: Golden, run: Make, tmp_path):

@@ -78,11 +78,28 @@ def test_published_ratios_stand_beside_ours(training, words):
     assert words in gemms.table(made(training=training))
 
 
-def test_published_rows_are_those_of_the_recipe_the_model_and_the_family_of_gpus():
-    assert [(b.row.gpu, b.row.mode) for b in beside(made())] == [("H200 NVL", "training"), ("H200 NVL", "kernel")]
+BOTH = ["training", "kernel"]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hopper", "blackwell"),
+    [
+        ("te-current", BOTH, BOTH),
+        ("te-delayed", ["training"], ["training"]),
+        ("te-block", ["training"], []),
+        ("te-mxfp8", [], BOTH),
+        ("te-nvfp4", [], BOTH),
+    ],
+)
+def test_published_rows_are_those_of_the_recipe_and_the_family_of_gpus(recipe, hopper, blackwell):
+    cell = made().cell.model_copy(update={"recipe": recipe})
+    for capability, gpu, modes in (([9, 0], "H200 NVL", hopper), ([10, 0], "B300", blackwell), ([8, 0], "none", [])):
+        found = beside(made(cell=cell, provenance=gemm_records.reports.provenance(capability=capability)))
+        assert [(b.row.gpu, b.row.mode) for b in found] == [(gpu, mode) for mode in modes]
+
+
+def test_published_rows_are_those_of_the_model():
     assert beside(made("llama3-8b")) == []
-    blackwell = made(provenance=gemm_records.reports.provenance(capability=[10, 0]))
-    assert [(b.row.gpu, b.row.mode) for b in beside(blackwell)] == [("B300", "training"), ("B300", "kernel")]
     assert "here no sum" in beside(changed(made(), "o wgrad training", **LOST))[0].text
 
 

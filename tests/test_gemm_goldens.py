@@ -6,7 +6,7 @@ import gemm_records
 import pytest
 from fp8parity.judging import gemm_goldens
 from fp8parity.records.gemms import Accumulation
-from gemm_records import GPU, ROW, changed, made, watched
+from gemm_records import GPU, ROW, changed, made, slower, watched
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 
@@ -21,6 +21,7 @@ def test_goldens_come_back_and_sessions_join(tmp_path):
     lines = gemm_goldens.store(tmp_path, made(training=1.6 * 1.02, session="two"), ROW)
     ((key, golden),) = gemm_goldens.load(tmp_path).items()
     assert key == (GPU, "codonfm-5b")
+    assert (tmp_path / "throughput/nvidia-made-up/gemms/codonfm-5b.json").is_file()
     entry = golden.cells["te-current native"]
     assert entry.sums["training"][0] == pytest.approx(1.6 * 1.02**0.5, rel=1e-3)
     assert entry.sessions == ["s", "two"]
@@ -36,6 +37,13 @@ def test_each_session_has_the_same_weight_in_the_sums_and_in_each_gemm(tmp_path)
     found = [entry.sums["training"][0], entry.gemms["up wgrad training"].ratio]
     assert found == pytest.approx([1.6 * (1.02 * 1.05) ** (1 / 3)] * 2, rel=1e-4)
     assert entry.gemms["up wgrad kernel"].ratio == pytest.approx(1.9, rel=1e-4)
+
+
+def test_sessions_join_the_rate_of_bf16_too(tmp_path):
+    gemm_goldens.store(tmp_path, made(), ROW)
+    gemm_goldens.store(tmp_path, slower(made(session="two"), 1.05), ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    assert entry.bf16_tflops == pytest.approx(640 / 1.05**0.5, rel=1e-6)
 
 
 @pytest.mark.parametrize(

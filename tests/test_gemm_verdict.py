@@ -12,7 +12,7 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
 from fp8parity.records.gemms import GemmMode
-from gemm_records import GPU, ROW, changed, made, watched
+from gemm_records import GPU, ROW, changed, made, slower, watched
 from sessions import DAY, GOLDEN
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
@@ -51,10 +51,33 @@ def test_a_record_beside_its_golden(record, status, words):
     assert (found.status, words in found.headline) == (status, True), found.message()
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "status"),
+    [
+        (1.25, 1.5, "inconclusive"),
+        (1.5, 1.75, "pass"),
+        (2.25, 2.5, "pass"),
+        (2.5, 2.75, "inconclusive"),
+        (3.5, 3.75, "improved"),
+    ],
+)
+def test_an_interval_that_ends_at_the_edge_of_the_band(low, high, status):
+    """The golden's ratio of 2 has a band from 1.5 to 2.5. More than 3.5 would be a fault. All of these numbers are exact."""
+    quarter = ROW.model_copy(update={"band": 0.25, "place_band": 0.25})
+
+    def of(low, high):
+        times = {"bf16_seconds": [low] * 4 + [high] * 5, "recipe_seconds": [1.0] * 9}
+        return made(gemms=[g.model_copy(update=times) for g in made().gemms])
+
+    golden = gemm_goldens.updated(None, [of(2.0, 2.0)])
+    record = of(low, high)
+    entry = golden.cells["te-current native"].model_copy(update={"bf16_tflops": total(record, GemmMode.KERNEL).bf16_tflops})
+    found = gemms.judge(record, golden.model_copy(update={"cells": {"te-current native": entry}}), quarter)
+    assert found.status == status, found.message()
+
+
 def test_bf16_that_moved_is_no_fault_of_the_recipe():
-    slow = made()
-    gemms_ = [g.model_copy(update={k: [s * 1.2 for s in getattr(g, k)] for k in ("bf16_seconds", "recipe_seconds")}) for g in slow.gemms]
-    found = judged(slow.model_copy(update={"gemms": gemms_}))
+    found = judged(slower(made(), 1.2))
     assert found.status == "drift"
     assert found.headline.startswith("BF16 itself moved: -16.7%, from 640 to 533 TFLOP/s")
 
@@ -153,6 +176,8 @@ def test_cached_weights_save_their_casts():
     saved = (training.milliseconds or 0) - (cached.milliseconds or 0)
     assert saved == pytest.approx(4 * 0.1, rel=1e-3)  # four weights, 0.1 ms each
     assert cached.ratio == pytest.approx(1.6 * (training.milliseconds or 0) / (cached.milliseconds or 1), rel=1e-3)
+    thrice = cached_total(made(casts=[c.model_copy(update={"count": 3}) for c in record.casts]))
+    assert (training.milliseconds or 0) - (thrice.milliseconds or 0) == pytest.approx(3 * saved, rel=1e-3)
 
 
 def test_a_sum_with_a_lost_gemm_is_none():
@@ -194,8 +219,7 @@ def test_evaluate_judges_gemms_with_the_policy_of_this_project():
 def test_a_verdict_names_its_golden_and_what_moved():
     assert ("golden", f"kernel 1.900x, training 1.600x +- {ROW.band:.1%}, 1 sessions (golden/throughput, {GPU})") in judged(made()).lines
     assert "golden" not in [name for name, _ in gemms.judge(made(), None, ROW).lines]
-    faster = [g.model_copy(update={k: [s * 0.8 for s in getattr(g, k)] for k in ("bf16_seconds", "recipe_seconds")}) for g in made().gemms]
-    found = judged(made().model_copy(update={"gemms": faster}))
+    found = judged(slower(made(), 0.8))
     assert [f.metric for f in found.failing] == ["BF16 TFLOP/s"]
     assert found.model_dump()["detail"]["kind"] == "gemms"
 

@@ -11,7 +11,7 @@ import reports
 from fp8parity.cli import main
 from fp8parity.judging import history as judging
 from fp8parity.judging.history import Judged
-from fp8parity.judging.verdict import Status
+from fp8parity.judging.verdict import NumericsDetail, Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
 from sessions import GOLDEN as OWN
@@ -91,6 +91,12 @@ class TestJudged:
         gap = next(v.loss.gap for v in verdicts if v.loss and v.loss.gap and v.cell.recipe == "te-current")
         assert [(p.number, p.value, p.status) for p in found["gap", "te-current native"].points] == [(n, gap.mean, "pass") for n in (1, 4)]
         assert [p.value for p in found["speed-up", "te-current native"].points] == [1.31, 1.31]
+
+    def test_the_snr_is_that_of_the_models_gradients(self):
+        """Other checks have an SNR of their own, which says nothing about a training run."""
+        verdicts = [verdict("pass", check=check, detail=NumericsDetail(snr=snr)) for check, snr in (("gradients", 24.0), ("gemm", 28.5))]
+        found = judging.lines([Judged(number=1, name="n", date="", device="H200", facts={}, verdicts=verdicts)])
+        assert [(line.quantity, [(p.low, p.value, p.high) for p in line.points]) for line in found] == [("SNR", [(24.0, 24.0, 24.0)])]
 
 
 class TestPage:

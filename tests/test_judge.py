@@ -7,6 +7,7 @@ from fp8parity.judging import loss
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.records.schema import Module
 
 ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")
 
@@ -101,6 +102,63 @@ def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
 def test_a_recipe_that_converted_nothing_is_an_error(trajectory, golden):
     found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003), inventory=[])
     assert (found.status, found.headline) == ("error", "seed 0: the recipe converted no module")
+
+
+WHOLE = {
+    "schema_version": 2,
+    "first_gradients": {"a": 1.0},
+    "unigram": 5.0,
+    "bigram": 4.0,
+    "hyperparameters": {"beta2": (0.95, 0.95)},
+}
+"""What a run holds since schema 2."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "headline"),
+    [
+        ({}, "pass", "the gap to BF16 is inside the margin"),
+        ({"bigram": None}, "error", "seed 0: the record lacks bigram, which every run of its schema holds"),
+        ({"hyperparameters": {}}, "error", "seed 0: the record lacks hyperparameters, which every run of its schema holds"),
+        ({"bigram": None, "hyperparameters": {}, "schema_version": 1}, "pass", "the gap to BF16 is inside the margin"),
+    ],
+    ids=["whole", "no bigram", "no hyperparameters", "older"],
+)
+def test_a_run_holds_what_its_schema_asks_for(trajectory, changes, status, headline):
+    golden = from_runs([trajectory(seed=s, **WHOLE) for s in range(8)], [])
+    candidates = [trajectory("te-current", s, g, **WHOLE | changes) for s, g in enumerate((0.0005, -0.0004, 0.0003))]
+    found = judged(candidates, [trajectory(seed=s, **WHOLE) for s in range(3)], golden)
+    assert (found.status, found.headline) == (status, headline)
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 module was converted"), (2, "2 modules were converted")])
+def test_a_control_that_converted_something_is_an_error(trajectory, golden, count, words):
+    inventory = [Module(fqn=f"layer{i}", kind="b", config="c") for i in range(count)]
+    candidates = [trajectory("te-current", s, 1e-4 * (s + 1)) for s in range(3)]
+    found = judged(candidates, [trajectory(seed=s, inventory=inventory) for s in range(3)], golden)
+    assert (found.status, found.headline) == ("error", f"BF16, seed 0: {words}, and the control converts none")
+
+
+@pytest.mark.parametrize(("gap", "status"), [(0.0, "fail"), (1e-9, "pass")])
+def test_one_seed_with_the_losses_of_bf16_was_not_quantised(trajectory, golden, gap, status):
+    found = verdict(trajectory, golden, (-0.0004, gap, 0.0003))
+    assert found.status == status
+    assert (status == "pass") == ("equal BF16's to the bit: nothing was quantised (a silent fall-back?)" not in found.headline)
+
+
+@pytest.mark.parametrize(
+    ("gap", "status", "headline"),
+    [
+        (0.01, "fail", "the gap of the validation loss to BF16 is outside the margin"),
+        (0.003, "pass", "the gap to BF16 is inside the margin"),
+    ],
+)
+def test_a_validation_loss_outside_the_margin_is_named(trajectory, golden, gap, status, headline):
+    """The gap of the training loss is inside, and so is each run's last validation beside its own wider limit."""
+    runs = [trajectory("te-current", s, g) for s, g in enumerate((0.0005, -0.0004, 0.0003))]
+    runs = [r.model_copy(update={"validation": [(at, x * (1 + gap)) for at, x in r.validation]}) for r in runs]
+    found = judged(runs, [trajectory(seed=s) for s in range(3)], golden)
+    assert (found.status, found.headline) == (status, headline)
 
 
 def test_an_undecided_verdict_names_the_gap_that_is_undecided(trajectory, golden):

@@ -24,9 +24,10 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 @pytest.fixture
 def judged(trajectory):
-    def make(policy, *values, numbers=MeasuredNumbers(), notes=()):  # noqa: B008 - frozen
+    def make(policy, *values, numbers=MeasuredNumbers(), notes=(), ranks=1):  # noqa: B008 - frozen
         rows = [Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
-        record = Measurements(cell=CELL, check="gemm", values=rows, notes=notes, provenance=trajectory().provenance, session="s")
+        cell = CELL.model_copy(update={"ranks": ranks})
+        record = Measurements(cell=cell, check="gemm", values=rows, notes=notes, provenance=trajectory().provenance, session="s")
         return numerics.judge(record, policy, numbers)
 
     return make
@@ -45,6 +46,23 @@ def test_bounds_are_two_sided(judged, value, status):
 @BOTH_WAYS
 def test_bands_are_two_sided(judged, value, status):
     assert judged(policy(BAND), value, numbers=STORED).status == status
+
+
+@pytest.mark.parametrize(
+    ("ranks", "value", "status", "headline"),
+    [
+        (1, 28.4, "error", "the record lacks 1 number that golden/numerics or a rule names: fprop sqnr @ h"),
+        (1, 27.9, "fail", "1 of 1 numbers are outside their bounds"),
+        (2, 28.4, "pass", "1 numbers inside their bounds"),
+        (2, 27.9, "pass", "1 numbers inside their bounds"),
+    ],
+)
+def test_measured_numbers_are_of_one_rank(judged, ranks, value, status, headline):
+    """Several ranks lack no number of theirs, and only rules judge them."""
+    ((key, number),) = STORED.tables["shared"].items()
+    both = MeasuredNumbers({"shared": {key: number, key._replace(where="h"): number}})
+    found = judged(policy(WIDE, BAND), value, numbers=both, ranks=ranks)
+    assert (found.status, found.headline) == (status, headline)
 
 
 def test_an_unbounded_number_is_an_error(judged):
@@ -93,6 +111,9 @@ def test_a_number_beyond_both_names_the_rule(judged):
 def test_notes_are_shown_and_judge_nothing(judged):
     found = judged(policy(RULE), 28.5, notes=["by hand"])
     assert (found.status, found.lines) == ("pass", [("note", "by hand")])
+    assert found.numerics.kernels == []
+    note = "triton_poi_y in XBLOCK: 2: alone 0.3 from eager; in others 0.0001"
+    assert judged(policy(RULE), 28.5, notes=["by hand", note]).numerics.kernels == ["triton_poi_y"]
 
 
 def test_the_lowest_shown_number_stands_in_tables(judged):

@@ -45,6 +45,29 @@ def test_a_jump_is_placed_and_compared_with_the_gradient_norm(tmp_path):
     assert "jumps" not in lines(judged(tmp_path, curve(), curve(chaos=1)), "shape")
 
 
+@pytest.mark.parametrize(("first", "seen"), [(6, False), (7, True), (28, True), (29, False)])
+def test_a_jump_needs_a_first_fifth_before_it_and_a_window_after_it(tmp_path, first, seen):
+    """The 30 windows have 13 steps. The gap opens with the window ``first``; in the last one, nobody can see whether it stays."""
+    start = 13 * first
+    text = lines(judged(tmp_path, curve(), curve(chaos=1).with_gap([0.0] * start + [0.01] * (STEPS - start))), "shape")
+    assert ("jumps" in text, f"at step {start + 1}, without a spike" in text) == (seen, seen), text
+
+
+@pytest.mark.parametrize(
+    ("size", "words"), [(0.0017, ""), (0.0019, "jumps by +0.190% at step 183"), (-0.0019, "jumps by -0.190% at step 183")]
+)
+def test_a_jump_is_above_six_standard_deviations_of_the_differences(tmp_path, size, words):
+    """Neighbouring windows differ by +0.02%, nothing and -0.02%, in turn. Six robust deviations are 6 x 1.4826 x 0.02% = 0.178%."""
+    gap = np.repeat(np.resize([0.0, 2e-4, 2e-4], 31), 13)[:STEPS] + np.repeat([0.0, size], [182, STEPS - 182])
+    text = lines(judged(tmp_path, curve(), curve().with_gap(gap.tolist())), "shape")
+    assert words in text and ("jumps" in text) == bool(words), text
+
+
+def test_a_short_run_has_windows_of_one_step(tmp_path):
+    v = judged(tmp_path, curve(steps=40), curve(steps=40, chaos=1).with_gap([0.0] * 21 + [0.01] * 19))
+    assert "jumps by +1.0" in lines(v, "shape") and "at step 22," in lines(v, "shape")
+
+
 def test_gradient_norms_that_are_off_from_the_start(tmp_path):
     off = replace(curve(chaos=1), grad_norm=[1.2 * g for g in curve().grad_norm])
     text = lines(judged(tmp_path, curve(), off), "gradient norm")

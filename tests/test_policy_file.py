@@ -33,6 +33,7 @@ def load(folder, text) -> Policy:
         (LOSS + RULE + "low = 1\n", r"policy.toml:4: \[\[rule\]\] key high: Field required"),
         (LOSS + RULE, r"policy.toml:4: \[\[rule\]\] key low: Field required"),
         (LOSS + RULE + "low = 2\nhigh = 1\n", "low 2.0 is above high 1.0"),
+        (LOSS + RULE.replace('metric = "b"', "always = true") + "low = 0\nhigh = 1\n", "always needs the metrics that a record must hold"),
         (LOSS + BAND, r"policy.toml:4: \[\[band\]\] key band: Field required"),
         (LOSS + BAND + 'band = 1\nby = "cpu"\n', r"policy.toml:4: \[\[band\]\] key by"),
         (LOSS + BAND + "band = 0\n", r"policy.toml:4: \[\[band\]\] key band"),
@@ -112,7 +113,8 @@ def test_seeds_that_a_user_names_are_one_look(tmp_path, trajectory):
     assert found.loss_row(trajectory().cell).seeds == (4,)
 
 
-def test_no_row_is_an_error(tmp_path, trajectory):
+@pytest.mark.parametrize("table", ["loss", "golden", "speed", "gemm"])
+def test_no_row_is_an_error(tmp_path, trajectory, table):
     found = load(tmp_path, LOSS.replace("margin", 'recipe = "x"\nmargin'))
-    with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects bf16-nano-native"):
-        found.loss_row(trajectory().cell)
+    with pytest.raises(ValueError, match=rf"no \[\[{table}\]\] row selects bf16-nano-native"):
+        getattr(found, f"{table}_row")(trajectory().cell)
