@@ -5,6 +5,7 @@ Commands stand without a prompt, in an ``sh`` fence (README: indented). A ``text
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import types
@@ -93,3 +94,12 @@ def example(index: int, written: list[Block] = EXTEND) -> types.ModuleType:
 def conftest(page: Path) -> list[types.ModuleType]:
     """The first Python block of a page that shows the conftest.py of a project, as a module."""
     return {"extend.md": [example(0)], "recipes.md": [example(0, RECIPES)]}.get(page.name, [])
+
+
+def environments(text: str) -> set[str]:
+    """Names of tox environments: "{old,new}" stands for two."""
+    found = {name.strip() for name in text.split("env_list =")[1].splitlines()[0].split(",")}
+    for section in re.findall(r"^\[testenv:(.*)\]$", text, re.M):
+        parts = [part.strip("{}").split(",") for part in re.findall(r"\{[^}]*\}|[^{}]+", section)]
+        found |= {"".join(choice) for choice in itertools.product(*parts)}
+    return found

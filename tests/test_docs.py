@@ -21,7 +21,7 @@ from typing import Any, get_args
 import own_models
 import pytest
 from curves import curve
-from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, conftest, steps
+from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, commands, conftest, environments, steps
 from fp8parity import checks, cli, recipes
 from fp8parity.judging import goldens
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, LOSS, THROUGHPUT, Status
@@ -148,15 +148,6 @@ def check_tox(*arguments: str) -> None:
     known = environments((ROOT / "tox.ini").read_text())
     asked = [name for name in asked if "*" not in name]  # a variable of the workflow
     assert set(asked) <= known, f"no tox environment {sorted(set(asked) - known)}"
-
-
-def environments(text: str) -> set[str]:
-    """Names of tox environments: "{old,new}" stands for two."""
-    found = {name.strip() for name in text.split("env_list =")[1].splitlines()[0].split(",")}
-    for section in re.findall(r"^\[testenv:(.*)\]$", text, re.M):
-        parts = [part.strip("{}").split(",") for part in re.findall(r"\{[^}]*\}|[^{}]+", section)]
-        found |= {"".join(choice) for choice in itertools.product(*parts)}
-    return found
 
 
 @pytest.mark.parametrize(("block", "command"), COMMANDS)

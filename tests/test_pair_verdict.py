@@ -96,7 +96,7 @@ def test_three_digits_are_enough_for_a_long_tail_and_not_for_a_narrow_margin(ver
     v = verdict(curve(), curve(chaos=1), Asked(margin=0.0005, spread=1e-5), write=nanotron)
     assert (v.status, v.code) == ("inconclusive", 2)
     assert "too coarse for a margin of 0.05%" in lines(v, "grain")
-    assert "a standard deviation of 0.001% between equal runs (assumed: given)" in lines(v, "tail gap")
+    assert "a standard deviation of 0.001% between equal runs (assumed: the value of --spread)" in lines(v, "tail gap")
     wide = verdict(curve(), curve(chaos=1).with_gap(0.01), Asked(margin=0.0005), write=nanotron)
     assert (wide.status, wide.code) == ("fail", 1), "a gap that three digits do show"
 

@@ -1,7 +1,6 @@
 """The report in a real browser: Chromium, headless, driven by playwright.
 
-Chromium is looked for on the path (chromium, google-chrome) or at FP8PARITY_CHROMIUM. Where there is none these tests skip; with
-FP8PARITY_REQUIRE_BROWSER=1, as in CI, they fail instead.
+Chromium is looked for on the path or at FP8PARITY_CHROMIUM. Without it these tests skip, or fail with FP8PARITY_REQUIRE_BROWSER=1, as in CI.
 """
 
 from __future__ import annotations
