@@ -1,6 +1,6 @@
 """The report in a real browser: Chromium, headless, driven by playwright.
 
-Chromium is looked for on the path or at FP8PARITY_CHROMIUM. Without it these tests skip, or fail with FP8PARITY_REQUIRE_BROWSER=1, as in CI.
+Chromium is looked for on the path or at FP8PARITY_CHROMIUM. Without it these tests skip. With FP8PARITY_REQUIRE_BROWSER=1 they fail.
 """
 
 from __future__ import annotations
