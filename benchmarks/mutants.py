@@ -32,7 +32,7 @@ from mutations import Mutant, mutants
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
 TESTS = {
-    "judging/along": "along",
+    "judging/along": "along judge",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration",
     "judging/causes": "causes",
@@ -101,7 +101,7 @@ TESTS = {
     "records/storage": "files record_sets bad_input",
     "records/watch": "gpu_monitor gemm_verdict",
     "report/sentence": "report known_failures",
-    "gate/selection": "recipes plugin options",
+    "gate/selection": "selection recipes plugin options",
     "gate/tally": "tally",
 }
 """The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""

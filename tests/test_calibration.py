@@ -12,6 +12,7 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import _cells, _quantising, changed, table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
+from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements, Trajectory
@@ -65,6 +66,21 @@ def test_noise_and_signal(run: Make):
 def test_a_fault_that_nothing_sees_refuses_a_schedule(run: Make):
     found = calibrate(standard(run, outputs_shifted=(0.05, 0), new_fault=(0.00002, 0)))
     assert found.problems == ("nothing sees: new fault",)
+
+
+@pytest.mark.parametrize(
+    ("early", "canary", "problems"),
+    [
+        (0, 9.99, ("nothing sees: new fault",)),
+        (0, 10.0, ()),
+        (0.00049, 0, ("nothing sees: new fault",)),
+        (0.00051, 0, ()),
+    ],
+)
+def test_a_fault_is_seen_from_ten_units_of_noise_on(run: Make, early: float, canary: float, problems: tuple[str, ...]):
+    """A window that holds 6 early steps of 10 moves by 60% of them. BF16 repeats to 0.003% in a window at best."""
+    found = calibrate(standard(run, outputs_shifted=(0.05, 0), new_fault=(0, early)), {"new fault": canary})
+    assert found.problems == problems
 
 
 @pytest.mark.parametrize(("gap", "end", "problem"), [(0.0005, 3.0, "shifted outputs stand below 10 sd"), (0.05, 3.9, "below 50%")])
@@ -139,14 +155,16 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     assert not (tmp_path / "none").exists()
 
 
-def test_a_canary_without_bands_sees_no_fault(trajectory: Make):
-    """And one whose number is missing without the fault is named."""
+def test_the_canary_moves_in_units_of_its_bands(trajectory: Make):
+    """A canary without bands sees no fault. One whose number is missing without the fault is named."""
     sound = Measurements(
         cell=trajectory().cell, check="canary", values=[Measurement(metric="m", where="w", value=1.0)], provenance=trajectory().provenance,
         session="s",
     )  # fmt: skip
     faulty = sound.model_copy(update={"variant": "outputs shifted", "values": [Measurement(metric="m", where="w", value=9.0)]})
     assert canary_ratios([sound, faulty], Policy(path=Path("policy.toml"))) == {"outputs shifted": 0.0}
+    banded = Policy(path=Path("policy.toml"), band=(Band(check="canary", band=0.5, why="a made-up row"),))
+    assert canary_ratios([sound, faulty], banded) == {"outputs shifted": 16.0}
     elsewhere = faulty.model_copy(update={"values": [Measurement(metric="m", where="x", value=9.0)]})
     with pytest.raises(ValueError, match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold"):
         canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))

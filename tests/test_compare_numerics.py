@@ -68,6 +68,16 @@ def test_numerics_of_bf16_tell_the_framework(measured):
     assert "fprop sqnr @ g: 28.5 -> 28.2 (-0.3, band +-0.5)" in change(found, kind="gemm").notes
 
 
+@pytest.mark.parametrize(("places", "last"), [(6, "fprop sqnr @ 5: 28.5 -> 28.2 (-0.3, band +-0.5)"), (8, "and 2 more")])
+def test_a_change_names_six_numbers_and_counts_the_others(measured, places, last):
+    old, new = (
+        r.model_copy(update={"values": [Measurement(metric="fprop sqnr", where=str(i), value=value) for i in range(places)]})
+        for r, value in ((measured("2.12.0"), 28.5), (measured("2.13.0"), 28.2))
+    )
+    notes = change(compared([old], [new]), kind="gemm").notes
+    assert (len(notes), notes[-1]) == (min(places, 7), last)
+
+
 def test_a_metric_that_vanished_is_missing(measured):
     new = measured("2.13.0")
     found = compared([measured("2.12.0")], [new.model_copy(update={"values": new.values[:1]})])

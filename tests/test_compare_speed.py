@@ -34,6 +34,7 @@ def timed(trajectory):
         ({"bf16": 1.1}, "throughput", "framework moved", "regression", 1),
         ({"memory": 0.9}, "memory", "recipe moved", "regression", 1),
         ({"memory": 0.7}, "memory", "recipe moved", "gain", 0),
+        ({"bf16_memory": 1_100_000, "recipe_memory": 880_000}, "memory", "framework moved", "regression", 1),
         ({"ratio": 1.35, "mode": "eager"}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "watch": Watch(busy_before=90, sm_clocks=[1980], throttled=[])}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "device": "H100"}, "throughput", "shown", "none", 0),
@@ -43,6 +44,13 @@ def timed(trajectory):
 def test_planted_throughput(timed, new, kind, moved, effect, code):
     found = compared([timed()], [timed("2.13.0", **new)])
     assert (change(found, kind=kind).moved, change(found, kind=kind).effect, found.code) == (moved, effect, code)
+
+
+def test_memory_that_nobody_measured_has_no_share(timed):
+    """Nobody measures it on a CPU."""
+    none = {"capability": None, "bf16_memory": 0, "recipe_memory": 0}
+    found = change(compared([timed(**none)], [timed("2.13.0", **none)]), kind="memory")
+    assert (found.old, found.new, found.moved) == ("0.000 of BF16", "0.000 of BF16", "shown")
 
 
 def test_the_size_of_a_change_is_that_of_the_medians(timed):

@@ -81,9 +81,9 @@ def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, golden, tmp_
 
 @pytest.mark.parametrize("outcome", ["failed", "not run"])
 def test_a_selected_test_that_left_no_record_is_named(trajectory, runs, outcome: Outcome):
-    lost = Selected(cell="te-block-tiny-native", test="test_gemm", outcome=outcome, checks=["gemm"] if outcome == "failed" else [])
+    lost = Selected(cell="te-block-tiny-native", test="test_gemm", outcome=outcome, checks=["gemm", "large"] if outcome == "failed" else [])
     [line] = missing([note(trajectory, runs, lost)], runs)
-    how = "gemm (no record holds it)" if outcome == "failed" else "test_gemm (it was not run)"
+    how = "gemm, large (no record holds it)" if outcome == "failed" else "test_gemm (it was not run)"
     assert line == f"the manifest of session s selected te-block-tiny-native {how}"
 
 

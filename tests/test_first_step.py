@@ -5,7 +5,7 @@ from fp8parity import recipes
 from fp8parity.judging import goldens, loss, policy
 from fp8parity.judging.bounds import limits
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.first_step import PART, TOTAL
+from fp8parity.judging.first_step import PART, TOTAL, measured
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.number_rows import Band, Rule
@@ -13,7 +13,7 @@ from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement
-from fp8parity.records.sets import load
+from fp8parity.records.sets import load, machines
 from narrowed import some
 from sessions import DAY, GOLDEN, cell
 
@@ -188,6 +188,21 @@ def test_a_ratio_that_nobody_measured_is_named(verdict):
     assert found.status == "pass"
     assert found.unmeasured == ["no numbers for loss parity (first gradient norm @ nano); not judged"]
     assert dict(found.lines)["not measured"] == found.unmeasured[0]
+
+
+@pytest.mark.parametrize(
+    ("norms", "mean"),
+    [([[2.4, 9.0]], 1.2), ([[2.4, 9.0], [2.0, 9.0]], 1.1), ([[2.4, 9.0], []], 1.2)],
+    ids=["one seed", "two seeds", "a seed that stopped at once"],
+)
+def test_the_number_to_store_is_the_mean_ratio_of_the_seeds(trajectory, norms, mean):
+    runs = [trajectory("te-current", s, grad_norm=norm) for s, norm in enumerate(norms)]
+    [machine] = machines([*runs, *(trajectory(seed=s, grad_norm=[2.0, 1.0]) for s in SEEDS)])
+    [found] = measured(machine)
+    [number] = found.values
+    assert (number.metric, number.where) == (TOTAL, "nano")
+    assert number.value == pytest.approx(mean)
+    assert (found.cell, found.check, found.provenance, found.session) == (runs[0].cell, loss.LOSS, runs[0].provenance, runs[0].session)
 
 
 RECORDED = GOLDEN / "records" / "found" / "h200-gw-hp-1b.zip"

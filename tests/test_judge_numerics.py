@@ -10,7 +10,7 @@ from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKe
 from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.judging.policy import MetricRow, Policy
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.schema import SCHEMA, Measurement, Measurements
 
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
 RULE = Rule(check="gemm", metric=("fprop sqnr",), recipe=("te-current",), where=("g",), low=28.0, high=29.0, why="a made-up row")
@@ -18,16 +18,20 @@ WIDE = Rule(check="gemm", low=0, high=99, why="a made-up row")
 BAND = Band(check="gemm", metric=("fprop sqnr",), band=0.5, why="a made-up band")
 STORED = MeasuredNumbers({"shared": {NumberKey("gemm", "fprop sqnr", "g", "nano", "te-current", CELL.execution): Number(28.5, "set1")}})
 BOTH_WAYS = pytest.mark.parametrize(
-    ("value", "status"), [(28.4, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (-math.inf, "fail"), (math.nan, "fail")]
-)
+    ("value", "status"),
+    [
+        (28.4, "pass"), (28.0, "pass"), (29.0, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (-math.inf, "fail"),
+        (math.nan, "fail"),
+    ],
+)  # fmt: skip
 
 
 @pytest.fixture
 def judged(trajectory):
-    def make(policy, *values, numbers=MeasuredNumbers(), notes=(), ranks=1):  # noqa: B008 - frozen
+    def make(policy, *values, numbers=MeasuredNumbers(), ranks=1, **changes):  # noqa: B008 - frozen
         rows = [Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
         cell = CELL.model_copy(update={"ranks": ranks})
-        record = Measurements(cell=cell, check="gemm", values=rows, notes=notes, provenance=trajectory().provenance, session="s")
+        record = Measurements(cell=cell, check="gemm", values=rows, provenance=trajectory().provenance, session="s", **changes)
         return numerics.judge(record, policy, numbers)
 
     return make
@@ -71,6 +75,14 @@ def test_an_unbounded_number_is_an_error(judged):
 
 def test_an_empty_check_is_an_error(judged):
     assert judged(policy(RULE)).status == "error"
+
+
+@pytest.mark.parametrize(("schema", "status"), [(SCHEMA, "error"), (SCHEMA - 1, "pass")])
+def test_only_a_record_of_an_older_schema_may_lack_a_number(judged, schema, status):
+    """Its check may not have measured it yet."""
+    always = RULE.model_copy(update={"metric": ("fprop gain",), "always": True})
+    found = judged(policy(RULE, always), 28.5, schema_version=schema)
+    assert (found.status, ("fprop gain", "the record lacks it") in found.lines) == (status, status == "error")
 
 
 def test_the_last_matching_row_applies(judged):
