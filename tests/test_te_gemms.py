@@ -185,3 +185,10 @@ def test_experts_run_as_one_grouped_gemm(te_gemms, main_grads):
         assert float((out.double() - exact).norm() / exact.norm()) < 0.003
         assert [c["split"] for c in CALLS] == [product != "fprop"] * 3
         assert made.formats(product)[0] == ("e4m3" if product == "fprop" else "e5m2")
+
+
+@pytest.mark.parametrize("recipe", ["te-current-backward-bf16", "te-current-backward-dequantized"])
+def test_gemms_that_stay_in_bf16_are_refused(te_gemms, recipe):
+    """Their quantisers would quantise the gradient, and the times would be those of te-current."""
+    with pytest.raises(ValueError, match=f"{recipe}: dgrad and wgrad stay in BF16, and with TE only GEMMs of quantised operands are timed"):
+        door(te_gemms, recipe)
