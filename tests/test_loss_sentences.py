@@ -73,6 +73,16 @@ def test_a_verdict_on_a_recipe(gaps, controls, status, headline, moved, numbers)
     assert {k: v for k, v in failing(found).items() if "last validation" not in k} == numbers
 
 
+def test_a_gain_of_three_margins_is_no_fault_yet():
+    """The interval ends exactly at three margins. The validation loss is BF16's, so that it decides nothing."""
+    own = runs("te-current", DOWN, validation=1 / 0.99 - 1)
+    high = some(some(judged(own, runs("bf16", SAME)).loss).gap).high
+    assert -3 * (high / -3) == high
+    found = judged(own, runs("bf16", SAME), margin=high / -3, band_least=0.1)
+    assert (found.status, found.headline) == ("improved", LOWER)
+    assert judged(own, runs("bf16", SAME), margin=high / -3.001, band_least=0.1).headline == TOO_GOOD
+
+
 @pytest.mark.parametrize(
     ("gaps", "validation", "row", "status", "headline", "moved", "numbers"),
     [
