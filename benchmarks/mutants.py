@@ -62,7 +62,7 @@ TESTS = {
     "judging/identity": "inventories evaluate judge",
     "judging/inventories": "inventories",
     "judging/known_failures": "known_failures known_numbers",
-    "judging/loss": "judge along first_step evaluate inventories",
+    "judging/loss": "loss_sentences unfit_runs judge hardly_learnt along",
     "judging/loss_goldens": "files golden_diff along evaluate golden_fields",
     "judging/loss_store": "files golden_diff",
     "judging/measured_numbers": "judge_numerics measured_numbers bad_input golden_diff",

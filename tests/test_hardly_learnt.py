@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import paired
 import pytest
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.policy import LossRow
 from paired import ROW, SEEDS, STEPS
 
 
@@ -31,13 +33,19 @@ WITHOUT_CONTEXT = ROW.model_copy(update={"learnt": None})
 
 @pytest.mark.parametrize(
     ("entropies", "allowed"),
-    [({"floor": 3.0, "unigram": None, "bigram": None}, "3.000"), ({"unigram": 4.4, "bigram": 3.0}, "3.000"), ({"floor": 2.0}, "2.000")],
+    [
+        ({"floor": 3.0, "unigram": None, "bigram": None}, " nats, and the corpus allows 3.000"),
+        ({"unigram": 4.4, "bigram": 3.0}, " nats, and the corpus allows 3.000"),
+        ({"floor": 2.0}, " nats, and the corpus allows 2.000"),
+        ({"floor": 0.0}, ""),
+    ],
+    ids=["floor", "bigram", "the floor goes before the bigram", "not known"],
 )
 def test_it_is_inconclusive_and_says_why(run, entropies, allowed):
     found = verdict(run, WITHOUT_CONTEXT, **entropies)
-    assert found.status == "inconclusive"
-    assert found.headline.startswith("BF16 has hardly learnt: its loss fell from 5.01")
-    assert f"and the corpus allows {allowed}; below 25% of that way (fell)" in found.headline
+    way = f"from 5.010 to 4.738{allowed}"
+    says = f"BF16 has hardly learnt: its loss fell {way}; below 25% of that way (fell) it says too little about a recipe"
+    assert (found.status, found.headline) == ("inconclusive", says)
 
 
 @pytest.mark.parametrize(
@@ -51,4 +59,20 @@ def test_otherwise_it_passes(run, fell, entropies):
 
 def test_a_model_that_learnt_but_no_context_is_inconclusive_for_that_reason(trajectory):
     found = verdict(paired.runner(trajectory), ROW, unigram=4.0, bigram=3.0)
-    assert found.status == "inconclusive" and "from the unigram to the bigram entropy" in found.headline
+    way = "31% of the way from the unigram to the bigram entropy"
+    says = f"BF16 has gone {way}; below 50% its loss says too little about a recipe"
+    assert (found.status, found.headline) == ("inconclusive", says)
+
+
+@pytest.mark.parametrize(("fell", "learnt", "status"), [(0.0, 0.5, "pass"), (0.001, 0.5, "inconclusive"), (0.0, 0.51, "inconclusive")])
+def test_a_share_that_is_reached_exactly_is_enough(trajectory, fell, learnt, status):
+    """The loss stays at 4.5 nats, half the way from the unigram to the bigram entropy."""
+
+    def flat(recipe: str, seed: int, loss: float):
+        values = {"loss": [loss] * 12, "validation": [(11, loss)], "unigram": 5.0, "bigram": 4.0}
+        return trajectory(recipe, seed, **values)
+
+    controls = [flat("bf16", s, 4.5) for s in range(3)]
+    row = LossRow(margin=0.005, seeds=(3,), window=4, fell=fell, learnt=learnt, why="a made-up row")
+    runs = [flat("te-current", s, 4.5 * (1 + 1e-4 * (s + 1))) for s in range(3)]
+    assert paired.judged(from_runs(controls, []), runs, controls, row=row).status == status

@@ -1,0 +1,96 @@
+"""Runs that cannot be judged, or that have failed already: each verdict says which run it is and what is wrong with it."""
+
+import math
+from pathlib import Path
+
+import pytest
+import trajectories
+from fp8parity.judging import loss
+from fp8parity.judging.loss_goldens import Golden, from_runs
+from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.verdict import Verdict
+from fp8parity.records.schema import NonFinite, Trajectory
+from narrowed import some
+
+RULES = Policy(path=Path("policy.toml"), loss=(LossRow(margin=0.005, seeds=(3,), window=4, why="a made-up row"),))
+SEEDS = range(3)
+
+
+def made(recipe: str, **changes: object) -> list[Trajectory]:
+    """Three runs. Seed 1 has the changes."""
+    gaps = (0.0002, 0.0001, 0.0003) if recipe != "bf16" else (0.0, 0.0, 0.0)
+    return [trajectories.made(recipe, s, gaps[s], **(changes if s == 1 else {})) for s in SEEDS]
+
+
+def judged(side: str, changes: dict[str, object], golden: Golden | None) -> Verdict:
+    recipe, control = (made(name, **(changes if name == side else {})) for name in ("te-current", "bf16"))
+    return loss.judge(recipe, control, golden, RULES, MeasuredNumbers())
+
+
+def ones(**values: float) -> list[float]:
+    """Twelve norms of 1, with other values at some steps, such as s3=nan."""
+    return [values.get(f"s{i}", 1.0) for i in range(12)]
+
+
+NAN, INF = math.nan, math.inf
+LOSSES = trajectories.made("te-current", 1).loss
+LATE = [*LOSSES[:5], NAN, *LOSSES[6:]]
+STOPPED = {"non_finite": NonFinite(step=7, where="gradient of a"), "loss": [*LOSSES[:7], NAN], "grad_norm": [1.0] * 8}
+
+BETAS = {"hyperparameters": {"beta1": (0.9, 0.9), "beta2": (0.95, 0.949)}}
+
+
+@pytest.mark.parametrize("side", ["te-current", "bf16"])
+@pytest.mark.parametrize(
+    ("changes", "status", "words"),
+    [
+        (STOPPED, "fail", "{name} is non-finite at step 7: gradient of a"),
+        ({"loss": LATE}, "fail", "{name} has a non-finite loss or gradient norm at step 5"),
+        ({"grad_norm": ones(s11=INF)}, "fail", "{name} has a non-finite loss or gradient norm at step 11"),
+        ({"loss": LATE, "grad_norm": ones(s3=NAN, s8=NAN)}, "fail", "{name} has a non-finite loss or gradient norm at step 3"),
+        ({"loss": LOSSES[:5]}, "error", "seed 1 holds 5 losses and 12 norms of 12 steps"),
+        ({"grad_norm": [1.0] * 11}, "error", "seed 1 holds 12 losses and 11 norms of 12 steps"),
+        ({"validation": []}, "error", "seed 1 holds 12 losses and 12 norms of 12 steps"),
+        ({"validation": [(5, INF), (11, 4.0)]}, "fail", "{name} has a non-finite validation loss"),
+        (BETAS, "fail", "{name}: the optimiser has beta2 0.949, and the schedule asks for 0.95"),
+        ({"spec_hash": "other"}, "stale", "its model dimensions or schedule differ from the golden's (spec hash)"),
+    ],
+)  # fmt: skip
+def test_a_run_with_a_fault_is_named(side, changes, status, words):
+    found = judged(side, changes, golden_of_eight())
+    name = "BF16, seed 1" if side == "bf16" else "seed 1"
+    assert (found.status, found.headline, found.lines) == (status, words.format(name=name), [])
+    assert (some(found.loss).seeds, some(found.loss).gap) == ([0, 1, 2], None)
+
+
+def golden_of_eight() -> Golden:
+    return from_runs([trajectories.made(seed=s) for s in range(8)], [])
+
+
+@pytest.mark.parametrize(("found", "status"), [(0.95 * (1 + 0.9e-6), "pass"), (0.95 * (1 - 0.9e-6), "pass"), (0.95 * (1 + 1.1e-6), "fail")])
+def test_a_hyper_parameter_may_have_gone_through_fp32(found, status):
+    assert judged("te-current", {"hyperparameters": {"beta2": (0.95, found)}}, golden_of_eight()).status == status
+
+
+def test_without_a_golden_the_verdict_says_how_to_record_one():
+    found = judged("te-current", {}, None)
+    assert (found.status, found.headline) == ("no-golden", "there is no BF16 golden for this model and corpus")
+    assert found.lines == [("record", 'pytest "suites/convergence" --golden-update')]
+
+
+@pytest.mark.parametrize(
+    ("count", "headline"),
+    [
+        (1, "the interval of the gap still crosses the margin after the last seed; a gate counts it as red"),
+        (2, "2 seeds; the first look needs 3 (pass --seeds 3)"),
+        (3, "the gap to BF16 is inside the margin"),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["te-current", "bf16"])
+def test_fewer_seeds_than_the_first_look_never_pass(count, headline, recipe):
+    row = RULES.loss[0].model_copy(update={"seeds": (3, 5)})
+    controls = [r.model_copy(update={"loss": [x * (1 + 1e-5 * s) for x in r.loss]}) for s, r in enumerate(made("bf16"))][:count]
+    runs = controls if recipe == "bf16" else made(recipe)[:count]
+    found = loss.judge(runs, controls, golden_of_eight(), RULES.model_copy(update={"loss": (row,)}), MeasuredNumbers())
+    assert (found.status, found.headline) == ("pass" if count == 3 else "inconclusive", headline)
