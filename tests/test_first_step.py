@@ -10,7 +10,7 @@ from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.judging.policy import LossRow, Policy
-from fp8parity.judging.verdict import Verdict
+from fp8parity.judging.verdict import Failing, Verdict
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.records.sets import load, machines
@@ -42,7 +42,7 @@ def verdict(trajectory):
 
     def make(ratios, rules, recipe="te-current", control=1.0, numbers=MeasuredNumbers(), **changes):  # noqa: B008 - frozen
         golden = from_runs([trajectory(seed=s, grad_norm=[2.0] + [1.0] * 11) for s in range(8)], [])
-        gradients = {"a": 1.2, "b": 1.6, "frozen": 0.0}
+        gradients = {"a": 1.2, "b": 1.6, "small": 0.25, "frozen": 0.0}
         controls = [trajectory(seed=s, grad_norm=[2.0 * control] + [1.0] * 11, first_gradients=gradients) for s in SEEDS]
         runs = [
             trajectory(recipe, s, 1e-4 * (s + 1), grad_norm=[2.0 * r] + [1.0] * 11, **changes) for s, r in zip(SEEDS, ratios, strict=True)
@@ -67,6 +67,14 @@ def test_an_odd_parameter_is_red_though_the_norm_is_fine(verdict, ratio):
     found = verdict((1.0, 1.0, 1.0), table(metric="first gradient", te_current=1.0), first_gradients={"a": 1.2, "b": 1.6 * ratio})
     assert found.status == "fail"
     assert f"gradient norm of b {ratio:.4f}x BF16's, expected 0.9900 to 1.0100, seed 0 (a made-up bound)" in found.message()
+    assert found.loss.failing == [Failing(metric="first step", where="b", value=1.6 * ratio / 1.6)] * len(SEEDS)
+
+
+@pytest.mark.parametrize(("ratio", "status"), [(0.5, "pass"), (1.5, "pass"), (0.499, "fail"), (1.501, "fail")])
+def test_a_ratio_at_the_edge_of_its_rule_is_inside(verdict, ratio, status):
+    [rule] = table(te_current=1.0).rule
+    wide = table().model_copy(update={"rule": (rule.model_copy(update={"low": 0.5, "high": 1.5}),)})
+    assert verdict((1.0, ratio, 1.0), wide).status == status
 
 
 def test_an_odd_first_step_needs_no_more_seeds(trajectory):
@@ -77,6 +85,8 @@ def test_an_odd_first_step_needs_no_more_seeds(trajectory):
     runs = [trajectory("te-current", s, g, grad_norm=norms[s]) for s, g in enumerate((-0.004, 0.001, 0.008))]
     assert loss.judge(runs, controls, golden, table(), MeasuredNumbers()).status == "inconclusive"
     assert loss.judge(runs, controls, golden, table(te_current=1.0), MeasuredNumbers()).status == "fail"
+    assert loss.judge(runs[1:2], controls[1:2], golden, table(), MeasuredNumbers()).status == "inconclusive"
+    assert loss.judge(runs[1:2], controls[1:2], golden, table(te_current=1.0), MeasuredNumbers()).status == "fail"
 
 
 def test_an_expected_first_step_is_green_and_shown(verdict):
@@ -108,6 +118,12 @@ def test_nothing_on_both_sides_is_no_difference(verdict):
     bounds = table(metric="first gradient", te_current=1.0)
     assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"a": 1.2, "frozen": 0.0}).status == "pass"
     assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"a": 1.2, "frozen": 1e-9}).status == "fail"
+
+
+def test_norms_below_1_have_a_ratio(verdict):
+    bounds = table(metric="first gradient", te_current=1.0)
+    assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"small": 0.251}).status == "pass"
+    assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"small": 0.26}).status == "fail"
 
 
 @pytest.mark.parametrize("bounds", [table(te_block=1.0), table("tiny_stories", te_current=1.0)], ids=["another recipe", "another corpus"])

@@ -115,9 +115,18 @@ def test_the_reason_of_a_row_is_said_once(judged):
     ]
 
 
-def test_a_number_beyond_both_names_the_rule(judged):
-    [(_, text)] = judged(policy(WIDE, BAND), 100.0, numbers=STORED).lines
-    assert text.endswith("above [28, 29] (a made-up row)")
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (99.1, "above [28, 29] (a made-up row)"),
+        (-0.1, "below [28, 29] (a made-up row)"),
+        (99.0, "above [28, 29] (measured 28.5 +- 0.5, source set1: a made-up band)"),
+        (0.0, "below [28, 29] (measured 28.5 +- 0.5, source set1: a made-up band)"),
+    ],
+)
+def test_a_number_beyond_both_names_the_rule(judged, value, reason):
+    """A number at the edge of the rule keeps it, so the band is named."""
+    assert judged(policy(WIDE, BAND), value, numbers=STORED).lines == [("fprop sqnr @ g", f"{value:g} is {reason}")]
 
 
 def test_notes_are_shown_and_judge_nothing(judged):
@@ -135,8 +144,9 @@ def test_the_lowest_shown_number_stands_in_tables(judged):
 
 
 def test_the_distance_from_the_middle_of_the_limits():
-    assert (Limits(0, 1).ratio(0.75), Limits(0, 1).ratio(1.5)) == (0.5, 2.0)
-    assert (Limits(2, 2).ratio(2), Limits(2, 2).ratio(3)) == (0.0, math.inf)
+    wide, point = Limits(0, 1, rule=(0, 1)), Limits(2, 2, rule=(2, 2))
+    assert (wide.ratio(0.75), wide.ratio(1.5)) == (0.5, 2.0)
+    assert (point.ratio(2), point.ratio(3)) == (0.0, math.inf)
 
 
 def test_a_few_names():

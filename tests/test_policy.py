@@ -181,7 +181,7 @@ class TestVerdict:
     def test_a_number_that_nothing_judges_has_no_golden(self, judged):
         verdict = judged(made(band(0.25)), 28.5, 5.0)
         assert (verdict.status, verdict.green) == ("no-golden", False)
-        assert "run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write" in verdict.headline
+        assert verdict.headline.endswith("run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write")
 
     def test_one_number_that_was_judged_is_not_enough(self, judged):
         verdict = judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import scipy.stats
 from fp8parity.judging import stats as st
+from fp8parity.workload.schedule import SCHEDULES
 from narrowed import some
 
 
 def test_interval_is_students():
     i = st.mean_interval([1.0, 2.0, 3.0], alpha=0.025)
     assert (i.mean, i.n, i.level) == (2.0, 3, 0.95)
-    assert i.high - i.mean == pytest.approx(4.3027 / 3**0.5, abs=1e-4)
+    assert (i.mean - i.low, i.high - i.mean) == pytest.approx((4.3027 / 3**0.5, 4.3027 / 3**0.5), abs=1e-4)
     one = st.mean_interval([1.0], 0.05)
     assert (one.low, one.high, one.n, one.level) == (-math.inf, math.inf, 1, 0.9)
 
@@ -38,9 +39,13 @@ def test_a_pooled_pair_of_seeds_seldom_passes_a_gap_at_the_margin(spread, least,
 
 @pytest.mark.parametrize(
     ("low", "high", "place"),
-    [(-0.4, 0.4, "inside"), (0.6, 0.9, "above"), (-0.9, -0.6, "below"), (0.3, 0.7, "undecided"), (-0.7, 0.7, "undecided")],
-)
+    [
+        (-0.4, 0.4, "inside"), (0.6, 0.9, "above"), (-0.9, -0.6, "below"), (0.3, 0.7, "undecided"), (-0.7, 0.7, "undecided"),
+        (-0.7, 0.3, "undecided"), (-0.5, 0.4, "undecided"), (-0.4, 0.5, "undecided"), (0.5, 0.9, "undecided"), (-0.9, -0.5, "undecided"),
+    ],
+)  # fmt: skip
 def test_equivalence(low, high, place):
+    """An interval that touches the margin is undecided."""
     assert st.equivalence(st.Interval((low + high) / 2, low, high, 3, 0.9), 0.5) == place
 
 
@@ -49,7 +54,18 @@ def test_nan_is_never_inside():
 
 
 def test_gaps_are_read_in_the_tail():
-    assert st.relative_gaps([[9.0, 1.01, 1.02]], [[1.0, 1.0, 1.0]], tail=2) == pytest.approx([0.015])
+    assert st.relative_gaps([[9.0, 9.0, 9.0, 2.02, 4.08]], [[1.0, 1.0, 1.0, 2.0, 4.0]], tail=2) == pytest.approx([0.015])
+
+
+def test_gaps_of_windows_are_the_root_mean_square_over_seeds():
+    found = st.rms_gaps([[2.06, 2.06, 2.0, 2.0], [2.08, 2.08, 4.0, 4.0]], [[2.0] * 4, [2.0, 2.0, 4.0, 4.0]], 2)
+    assert found == pytest.approx([((0.03**2 + 0.04**2) / 2) ** 0.5, 0.0])
+
+
+@pytest.mark.parametrize("gaps", [st.relative_gaps, st.rms_gaps])
+def test_a_run_without_a_reference_is_refused(gaps):
+    with pytest.raises(ValueError, match="shorter than argument 1"):
+        gaps([[1.0], [1.0]], [[1.0]], 1)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +92,47 @@ def test_power_matches_simulation():
         i = st.mean_interval(rng.normal(0.1, 0.2, size=5).tolist(), 0.05)
         hits += st.equivalence(i, 0.5) == "inside"
     assert abs(hits / 4000 - st.power(5, 0.2, 0.5, 0.1, 0.05)) < 0.025
+
+
+def power_by_quantiles(n: int, gap: float, more: int) -> float:
+    """The power for a standard deviation of 0.2 and a margin of 0.5: the mean over 20000 equally likely standard deviations."""
+    df, error = n - 1 + more, 0.2 / n**0.5
+    spread = error * (scipy.stats.chi2.ppf((np.arange(20000) + 0.5) / 20000, df) / df) ** 0.5
+    room = 0.5 - scipy.stats.t.ppf(0.95, df) * spread
+    hit = scipy.stats.norm.cdf((room - gap) / error) - scipy.stats.norm.cdf((-room - gap) / error)
+    return float(np.mean(np.where(room > 0, hit, 0.0)))
+
+
+@pytest.mark.parametrize(("n", "gap", "more"), [(2, 0.0, 0), (2, 0.0, 1), (3, 0.3, 0), (3, 0.0, 4), (8, 0.35, 0), (40, 0.45, 0)])
+def test_power_is_the_mean_over_all_spreads(n, gap, more):
+    given = {"more": more} if more else {}
+    assert st.power(n, 0.2, 0.5, gap, 0.05, **given) == pytest.approx(power_by_quantiles(n, gap, more), abs=1e-4)
+
+
+def test_one_seed_has_no_power():
+    assert (st.power(1, 1e-9, 0.5, 0.0, 0.05), st.seeds_needed(1e-9, 0.5, 0.0, 0.05)) == (0.0, 2)
+
+
+@pytest.mark.parametrize(("n", "more"), [(2, 0), (2, 4), (3, 0), (30, 0)])
+def test_seeds_resolve_the_margin_inside_which_nine_of_ten_lie(n, more):
+    given = {"more": more} if more else {}
+    margin = st.resolution(n, 0.2, 0.05, **given)
+    scaled = st.power(n, 0.2, margin, 0.0, 0.05, more)
+    assert scaled == pytest.approx(0.9, abs=1e-6)
+
+
+@pytest.mark.parametrize(("sd", "gap", "more"), [(0.2, 0.0, 0), (0.2, 0.0, 1), (0.2, 0.25, 0), (0.2, 0.25, 3)])
+def test_the_seeds_needed_are_the_fewest_of_that_power(sd, gap, more):
+    given = {"more": more} if more else {}
+    n = some(st.seeds_needed(sd, 0.5, gap, 0.05, **given))
+    assert power_by_quantiles(n, gap, more) >= 0.9 > power_by_quantiles(n - 1, gap, more)
+    assert st.seeds_needed(sd, 0.5, gap, 0.05, limit=n, **given) == n
+    assert st.seeds_needed(sd, 0.5, gap, 0.05, limit=n - 1, **given) is None
+
+
+def test_more_than_400_seeds_are_not_counted():
+    assert st.seeds_needed(3.033, 0.5, 0.0, 0.05) == 400
+    assert st.seeds_needed(3.0365, 0.5, 0.0, 0.05) is None
 
 
 def test_escalation_keeps_its_error_rates():
@@ -119,6 +176,30 @@ def test_band_names_the_first_window_outside():
     assert band.first_outside([5.0] * 16, [5.0] * 16) is None
 
 
+def test_a_gap_at_the_edge_of_its_band_is_inside():
+    band = st.Band(2, np.array([0.25, 0.25]))
+    assert band.first_outside([2.5, 2.5, 1.5, 1.5, 9.0], [2.0] * 5) is None
+    assert band.first_outside([2.5, 2.5, 1.0, 1.5, 9.0], [2.0] * 5) == (2, 1.25, 2.0, 0.5)
+
+
+def test_the_steps_of_every_schedule_are_whole_windows():
+    assert {s.steps % st.WINDOW for s in SCHEDULES.values()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "df"),
+    [
+        ([0, 0, 2, 2], 1.0, 1),
+        ([9] + [0] * 4 + [2] * 4, 1.0, 1),
+        (range(20), 4 * 2.5**0.5 / 5**0.5, 4),
+        (range(103), 10 * (55 / 6) ** 0.5 / 10**0.5, 9),
+    ],
+    ids=["2 batches of 2", "the first value is left over", "5 batches of 4", "never more than 10 batches"],
+)
+def test_the_error_of_correlated_values_is_that_of_their_batches(values, error, df):
+    assert st.batch_error(np.asarray(values, dtype=float)) == pytest.approx((error, df))
+
+
 def test_the_interval_covers_the_median_as_often_as_it_says():
     """11 pairs of skewed ratios: the interval is the 2nd to the 10th, so the binomial errs by 12/2048 on each side."""
     rng = np.random.default_rng(0)
@@ -129,6 +210,7 @@ def test_the_interval_covers_the_median_as_often_as_it_says():
 
 def test_the_interval_of_few_values():
     assert st.median_interval(range(1, 7)) == (3.5, 1, 6)
+    assert st.median_interval(range(1, 10)) == (5, 2, 8)
     with pytest.raises(ValueError, match="5 values are too few for a 95% interval"):
         st.median_interval(range(5))
 
@@ -142,6 +224,7 @@ def test_a_pooled_sd_counts_a_single_value_from_zero(groups, sd):
 def test_the_interval_of_a_share_is_that_of_scipy(hits, n, level):
     expected = scipy.stats.binomtest(hits, n).proportion_ci(level, method="exact")
     assert st.share_interval(hits, n, level) == pytest.approx((expected.low, expected.high))
+    assert level != 0.95 or st.share_interval(hits, n) == st.share_interval(hits, n, level)
 
 
 def test_a_median_interval_at_the_exact_level_needs_one_value_more():
@@ -154,5 +237,5 @@ def test_a_median_interval_at_the_exact_level_needs_one_value_more():
 def test_the_furthest_window_is_the_one_furthest_in_half_widths():
     """+0.5% in a band of 0.1% is further away than +1% in a band of 1%."""
     band = st.Band(1, np.array([0.001, 0.01]))
-    assert band.furthest_outside([1.005, 1.01], [1.0, 1.0]) == pytest.approx(0.005)
-    assert band.furthest_outside([1.0, 0.95], [1.0, 1.0]) == pytest.approx(-0.05)
+    assert band.furthest_outside([2.01, 2.02], [2.0, 2.0]) == pytest.approx(0.005)
+    assert band.furthest_outside([2.0, 1.9], [2.0, 2.0]) == pytest.approx(-0.05)
