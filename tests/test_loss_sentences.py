@@ -90,8 +90,8 @@ def test_a_gain_of_three_margins_is_no_fault_yet():
         (UP, 0.0, "drift", BF16, MOVED, alike(0.01, "tail gap", "validation")),
         (DOWN, 0.0, "drift", BF16, MOVED, alike(-0.01, "tail gap", "validation")),
         (WIDE, 0.0, "inconclusive", OPEN, STAYED, alike(0.0017, "tail gap", "validation")),
-        (SOUND, 0.01, "drift", BF16, STAYED, {"validation": 0.0101}),
-        (SOUND, -0.01, "drift", BF16, STAYED, {"validation": -0.0099}),
+        (SOUND, 0.01, "drift", BF16, MOVED, {"validation": 0.0101}),
+        (SOUND, -0.01, "drift", BF16, MOVED, {"validation": -0.0099}),
     ],
 )
 def test_a_verdict_on_bf16_itself(gaps, validation, status, headline, moved, numbers):
@@ -102,19 +102,20 @@ def test_a_verdict_on_bf16_itself(gaps, validation, status, headline, moved, num
 
 
 @pytest.mark.parametrize(
-    ("gaps", "drift", "status", "headline", "moved"),
+    ("gaps", "drift", "status", "headline", "moved", "numbers"),
     [
-        (SOUND, 0.002, "pass", INSIDE, STAYED),
-        (SOUND, 0.001, "inconclusive", OPEN, STAYED),
-        ((0.0019, 0.002, 0.0021), 0.001, "drift", BF16, MOVED),
-        ((0.0019, 0.002, 0.0021), None, "pass", INSIDE, STAYED),
+        (SOUND, 0.002, "pass", INSIDE, STAYED, {}),
+        (SOUND, 0.001, "inconclusive", OPEN, STAYED, {"tail gap": 0.0001}),
+        ((0.0019, 0.002, 0.0021), 0.001, "drift", BF16, MOVED, {"tail gap": 0.002}),
+        ((0.0019, 0.002, 0.0021), None, "pass", INSIDE, STAYED, {}),
     ],
 )
-def test_bf16_is_held_to_its_own_margin(gaps, drift, status, headline, moved):
+def test_bf16_is_held_to_its_own_margin(gaps, drift, status, headline, moved, numbers):
     control = runs("bf16", gaps)
     found = judged(control, control, drift=drift)
     assert (found.status, found.headline, some(found.loss).moved) == (status, headline, moved)
     assert some(found.loss).margin == (drift or 0.005)
+    assert failing(found) == numbers
 
 
 def spiked(recipe: str, gaps: tuple[float, ...], *starts: int) -> list[Trajectory]:
