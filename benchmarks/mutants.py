@@ -100,7 +100,7 @@ TESTS = {
     "records/sets": "cells record_sets atomic",
     "records/storage": "files record_sets bad_input",
     "records/watch": "gpu_monitor gemm_verdict",
-    "report/sentence": "report known_failures",
+    "report/sentence": "sentence report known_failures",
     "gate/selection": "selection recipes plugin options",
     "gate/tally": "tally",
 }
