@@ -44,10 +44,17 @@ def test_json_names_the_kind_of_detail_and_reads_back_as_the_same(kind):
     assert {name: getattr(made, name) is not None for name in DETAILS} == {name: name == kind for name in DETAILS}
 
 
-@pytest.mark.parametrize(("status", "red"), [("fail", True), ("error", True), ("pass", False), ("improved", False), ("known", False)])
+@pytest.mark.parametrize(
+    ("status", "red"),
+    [
+        *((status, True) for status in ("fail", "inconclusive", "drift", "no-golden", "stale", "error")),
+        *((status, False) for status in ("pass", "improved", "known")),
+    ],
+)
 def test_only_a_red_verdict_has_failing_numbers(status, red):
     for kind in ("loss", "numerics", "gemms"):
         assert verdict(status, detail=DETAILS[kind]).failing == ([WRONG] if red else [])
+        assert Verdict.model_validate_json(verdict(status, detail=DETAILS[kind]).model_dump_json()).status == status
     assert verdict(status).failing == []
     assert verdict(status).green is not red
 
