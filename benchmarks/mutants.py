@@ -83,7 +83,7 @@ TESTS = {
     "judging/spreads": "along",
     "judging/stats": "statistics along",
     "judging/tables": "bad_input golden_diff measured_numbers",
-    "judging/verdict": "report known_failures compare_sets gemm_verdict",
+    "judging/verdict": "verdict report known_failures compare_sets gemm_verdict",
     "records/atomic": "atomic",
     "records/cell": "cells record_sets files recipes",
     "records/files": "bad_input",
@@ -100,7 +100,7 @@ TESTS = {
     "records/sets": "cells record_sets atomic",
     "records/storage": "files record_sets bad_input",
     "records/watch": "gpu_monitor gemm_verdict",
-    "report/sentence": "report known_failures",
+    "report/sentence": "sentence report known_failures",
     "gate/selection": "selection recipes plugin options",
     "gate/tally": "tally",
 }

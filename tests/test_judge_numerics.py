@@ -7,7 +7,7 @@ import pytest
 from fp8parity.judging import numerics
 from fp8parity.judging.bounds import Limits, few
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.number_rows import Band, Rule, Trend
 from fp8parity.judging.policy import MetricRow, Policy
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import SCHEMA, Measurement, Measurements
@@ -17,6 +17,11 @@ RULE = Rule(check="gemm", metric=("fprop sqnr",), recipe=("te-current",), where=
 WIDE = Rule(check="gemm", low=0, high=99, why="a made-up row")
 BAND = Band(check="gemm", metric=("fprop sqnr",), band=0.5, why="a made-up band")
 STORED = MeasuredNumbers({"shared": {NumberKey("gemm", "fprop sqnr", "g", "nano", "te-current", CELL.execution): Number(28.5, "set1")}})
+[(KEY, KNOWN)] = STORED.tables["shared"].items()
+THREE = MeasuredNumbers({"shared": {KEY._replace(where=where): KNOWN for where in "ghi"}})
+TREND = Trend(check="gemm", slack=0.5, why="a made-up trend")
+OTHER = Measurement(metric="bias", where="h", value=1.0)
+NEEDS = "they have no rule and no measured number; run the check on a machine that you trust, then store its numbers:"
 BOTH_WAYS = pytest.mark.parametrize(
     ("value", "status"),
     [
@@ -29,7 +34,7 @@ BOTH_WAYS = pytest.mark.parametrize(
 @pytest.fixture
 def judged(trajectory):
     def make(policy, *values, numbers=MeasuredNumbers(), ranks=1, **changes):  # noqa: B008 - frozen
-        rows = [Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
+        rows = [v if isinstance(v, Measurement) else Measurement(metric="fprop sqnr", where="g", value=v) for v in values]
         cell = CELL.model_copy(update={"ranks": ranks})
         record = Measurements(cell=cell, check="gemm", values=rows, provenance=trajectory().provenance, session="s", **changes)
         return numerics.judge(record, policy, numbers)
@@ -63,8 +68,7 @@ def test_bands_are_two_sided(judged, value, status):
 )
 def test_measured_numbers_are_of_one_rank(judged, ranks, value, status, headline):
     """Several ranks lack no number of theirs, and only rules judge them."""
-    ((key, number),) = STORED.tables["shared"].items()
-    both = MeasuredNumbers({"shared": {key: number, key._replace(where="h"): number}})
+    both = MeasuredNumbers({"shared": {KEY: KNOWN, KEY._replace(where="h"): KNOWN}})
     found = judged(policy(WIDE, BAND), value, numbers=both, ranks=ranks)
     assert (found.status, found.headline) == (status, headline)
 
@@ -94,6 +98,60 @@ def test_a_message_says_which_number_left_which_limits_and_why(judged):
     found = judged(policy(RULE), 28.5, 27.9)
     assert found.headline == "1 of 2 numbers are outside their bounds"
     assert found.lines == [("fprop sqnr @ g", "27.9 is below [28, 29] (a made-up row)")]
+
+
+@pytest.mark.parametrize(
+    ("rows", "values", "numbers", "status", "headline", "failing"),
+    [
+        ([RULE], [], STORED, "error", "the check measured nothing", []),
+        ([RULE], [OTHER, 28.5, 27.9], STORED, "fail", "2 of 3 numbers are outside their bounds", ["fprop sqnr @ g 27.9", "bias @ h 1"]),
+        ([RULE], [28.5, OTHER], STORED, "error", "no row of the policy mentions 1 of 2 numbers", ["bias @ h 1"]),
+        (
+            [BAND], [28.5], THREE, "error",
+            "the record lacks 2 numbers that golden/numerics or a rule names: fprop sqnr @ h, fprop sqnr @ i",
+            ["fprop sqnr @ h nan", "fprop sqnr @ i nan"],
+        ),
+        (
+            [BAND, RULE.model_copy(update={"metric": ("bias",), "where": (), "low": 0.0})], [28.5, OTHER], MeasuredNumbers(), "no-golden",
+            f"1 of 2 numbers could not be judged: {NEEDS} fp8parity bounds SET --write", ["fprop sqnr @ g 28.5"],
+        ),
+    ],
+)  # fmt: skip
+def test_a_red_verdict_counts_and_holds_the_numbers_that_are_wrong(judged, rows, values, numbers, status, headline, failing):
+    found = judged(policy(*rows), *values, numbers=numbers)
+    assert (found.status, found.headline, [f.text for f in found.failing]) == (status, headline, failing)
+    assert {f.where for f in found.failing} <= {"g", "h", "i"}
+
+
+@pytest.mark.parametrize(("last", "failing"), [(29.0, []), (29.01, ["fprop sqnr trend @ g 0.51"])])
+def test_a_number_may_rise_by_the_slack_of_its_trend(judged, last, failing):
+    found = judged(policy(WIDE, trend=(TREND,)), 28.0, 28.5, last)
+    assert (found.green, [f.text for f in found.failing]) == (not failing, failing)
+
+
+@pytest.mark.parametrize(
+    ("row", "value", "text"),
+    [
+        (RULE, math.nan, "nan is not in [28, 29] (a made-up row)"),
+        (RULE, math.inf, "inf is above [28, 29] (a made-up row)"),
+        (BAND, math.inf, "inf is not in [-inf, inf]"),
+        (BAND, -math.inf, "-inf is not in [-inf, inf]"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_outside_of_all_limits(judged, row, value, text):
+    assert judged(policy(row), value).lines[0] == ("fprop sqnr @ g", text)
+
+
+def test_a_message_lists_twelve_numbers_and_counts_all(judged):
+    found = judged(policy(RULE), *[27.0] * 14)
+    assert (found.headline, len(found.lines)) == ("14 of 14 numbers are outside their bounds", 12)
+
+
+def test_a_number_between_a_rule_and_a_band_that_do_not_meet_is_outside_of_both(judged):
+    """29.75 is the low end of the band, and the rule ends at 29."""
+    apart = MeasuredNumbers({"shared": {KEY: Number(30.25, "set1")}})
+    [(_, text)] = judged(policy(RULE, BAND), 29.75, numbers=apart).lines
+    assert text == "29.75 is above [29.75, 29] (a made-up row)"
 
 
 def test_a_message_says_which_band_a_number_left(judged):

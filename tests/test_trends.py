@@ -44,3 +44,8 @@ def test_nan_is_no_falling_bias():
 
 def test_other_metrics_have_no_trend():
     assert judged([-0.0001, 0.0002, -0.0001, 0.0002], metric="dgrad bias").status == "pass"
+
+
+def test_the_cause_comes_first():
+    ends = "+50.00% at K=512 and +50.00% at K=32768"
+    assert judged([0.5] * 4).lines[0] == ("cause", f"fprop: the bias is the same for every K ({ends}): a scale, not an accumulator")
