@@ -102,7 +102,7 @@ def test_a_deleted_record_is_named_and_red(session, tmp_path, capsys):
 
 def test_a_merged_set_keeps_its_manifests(session, tmp_path, capsys):
     assert main(["merge", str(tmp_path / "all.zip"), str(session)]) == 0
-    assert "2 records of 1 environments" in capsys.readouterr().out
+    assert "2 records of 1 environment" in capsys.readouterr().out
     assert manifest.load([tmp_path / "all.zip"]) == [only(session)]
     assert judged(tmp_path / "all.zip", "--release") == 0
     with zipfile.ZipFile(tmp_path / "all.zip") as archive:
