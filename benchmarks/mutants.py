@@ -230,7 +230,7 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     every = [m for name in modules for m in mutants(name, (ROOT / PACKAGE / f"{name}.py").read_text())]
     chosen = sample(every, args.sample or len(every), args.seed)
     import hypothesis  # noqa: F401 - imported here once, so that no forked process imports it
-    import torchao.float8  # noqa: F401
+    import torchao.float8  # noqa: F401 - the same
 
     with tempfile.TemporaryDirectory() as scratch:
         tree = shutil.copytree(ROOT, Path(scratch) / "tree", ignore=IGNORED, symlinks=True)

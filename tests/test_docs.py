@@ -14,7 +14,6 @@ import shutil
 import tomllib
 import types
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -30,6 +29,7 @@ from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload import corpus
 from log_files import automodel
+from sessions import GOLDEN, stored
 
 RUN = {"recipes", "power", "judge", "merge", "compare", "bounds", "import", "verdict", "predict"}
 """Subcommands that take seconds; of the others the options are parsed. A command with ``--gpu here`` needs a GPU."""
@@ -38,7 +38,6 @@ CONFIG = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads":
 
 BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
 COMMANDS = [pytest.param(b, c, id=f"{b.id} {' '.join(c)}") for b in BLOCKS for c in commands(b)]
-KEPT = cache(goldens.load)
 SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output]
 
 
@@ -123,8 +122,9 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     monkeypatch.chdir(ROOT)
     for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
         monkeypatch.setenv(f"STRATEGY_{name}", value)
-    # Goldens are not changed by a collection, and are read once.
-    monkeypatch.setattr(goldens, "load", lambda folder: KEPT(folder.resolve()))
+    # A collection changes no golden, so this project's own are read once.
+    load = goldens.load
+    monkeypatch.setattr(goldens, "load", lambda folder: stored()[0] if folder.resolve() == GOLDEN else load(folder))
     # The last --junitxml counts: nothing is left in the tree.
     quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}")
     assert pytest.main([*arguments, *quiet], plugins=plugins) == pytest.ExitCode.OK

@@ -109,7 +109,7 @@ def test_a_judge_without_a_manifest_check_is_counted(monkeypatch):
     assert Result(Outcome.LOST, "green") in [t.result for t in made("tamper", "cell is deleted", 3)]
 
 
-def met(monkeypatch: pytest.MonkeyPatch, family: str, what: str) -> set[Outcome]:
+def met(monkeypatch: pytest.MonkeyPatch, what: str) -> set[Outcome]:
     """The outcome of one trial in which no process writes before another one is about to write. A writer replaces what it finds."""
     write, arrived, parent = atomic.write, multiprocessing.Value("i", 0), os.getpid()
     waited: list[Path] = []
@@ -125,14 +125,14 @@ def met(monkeypatch: pytest.MonkeyPatch, family: str, what: str) -> set[Outcome]
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "write", together)
-        return outcomes(made(family, what, 1))
+        return outcomes(made("race", what, 1))
 
 
 def test_updates_without_a_lock_and_merges_that_replace_are_counted(monkeypatch):
     """Planted: nothing holds the golden folder, and the second merge replaces the first one."""
     monkeypatch.setattr(locks.fcntl, "flock", lambda *_: None)
-    assert met(monkeypatch, "race", "bounds --write of several recipes") == {Outcome.LOST}
-    assert met(monkeypatch, "race", "merges into one .zip file") == {Outcome.LOST}
+    assert met(monkeypatch, "bounds --write of several recipes") == {Outcome.LOST}
+    assert met(monkeypatch, "merges into one .zip file") == {Outcome.LOST}
 
 
 def test_a_crash_is_counted(monkeypatch, capsys):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from fp8parity.checks import checkpoint
 from fp8parity.checks.checkpoint import PLAIN, QUANTISED, exact
-from fp8parity.numerics.emulation import DelayedScale
 from fp8parity.numerics.quantised_weights import QuantisedWeight
 
+from faults import state
 from faults.fault import Blame, Fault, Finding, Kind
 from faults.looks import Measured
-from faults.plants import Plant, method
+from faults.plants import Plant
 
 
 def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
@@ -23,35 +23,31 @@ def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         real = checkpoint.restore
 
-        def restore(run: Any, state: dict[str, Any]) -> None:
-            change(state)
-            real(run, state)
+        def restore(run: Any, saved: dict[str, Any]) -> None:
+            change(saved)
+            real(run, saved)
 
         patch.setattr(checkpoint, "restore", restore)
 
     return plant
 
 
-def scales_in_bf16(state: dict[str, Any]) -> None:
-    for weight in state["model"].values():
+def scales_in_bf16(saved: dict[str, Any]) -> None:
+    for weight in saved["model"].values():
         if isinstance(weight, QuantisedWeight):
             weight._scale_inv = weight._scale_inv.bfloat16().float()
 
 
-def masters_from_weights(state: dict[str, Any]) -> None:
-    state["masters"] = {n: exact(state["model"][n]).bfloat16().float() for n in state["masters"]}
+def masters_from_weights(saved: dict[str, Any]) -> None:
+    saved["masters"] = {n: exact(saved["model"][n]).bfloat16().float() for n in saved["masters"]}
 
 
-def moments_of_a_new_run(state: dict[str, Any]) -> None:
-    state["optimizer"]["state"] = {}
+def moments_of_a_new_run(saved: dict[str, Any]) -> None:
+    saved["optimizer"]["state"] = {}
 
 
-def generator_of_a_new_run(state: dict[str, Any]) -> None:
-    state["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
-
-
-NOT_SAVED = method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False))
-NOT_LOADED = method(DelayedScale, "_load_from_state_dict", lambda f: lambda self, *a, **k: None)
+def generator_of_a_new_run(saved: dict[str, Any]) -> None:
+    saved["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
 
 
 def _fault(name: str, source: str, plant: Plant, recipe: str, where: str, place: str, *also: str) -> Fault:
@@ -62,8 +58,8 @@ def _fault(name: str, source: str, plant: Plant, recipe: str, where: str, place:
 
 
 FAULTS = (
-    _fault("amax history not saved", "TE 567, 982", NOT_SAVED, "te-delayed", PLAIN, "changed scales", "step difference"),
-    _fault("amax history not loaded", "TE 567, 982", NOT_LOADED, "te-delayed", PLAIN, "changed scales", "step difference"),
+    _fault("amax history not saved", "TE 567, 982", state.not_saved, "te-delayed", PLAIN, "changed scales", "step difference"),
+    _fault("amax history not loaded", "TE 567, 982", state.not_loaded, "te-delayed", PLAIN, "changed scales", "step difference"),
     _fault(
         "scale of a primary weight saved in BF16",
         "TE's test of sharded checkpoints allows for it",

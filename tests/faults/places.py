@@ -117,8 +117,8 @@ def placed(name: str, change: Change, place: str, words: str = "") -> Fault:
     return Fault(name, Kind.RECIPE, "made up", converted(change), (finding,))
 
 
-def of_experts(name: str, source: str, plant: Plant, place: str) -> Fault:
-    return Fault(name, Kind.RECIPE, source, plant, (Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE),))
+def of_experts(name: str, plant: Plant, place: str) -> Fault:
+    return Fault(name, Kind.RECIPE, "made up", plant, (Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE),))
 
 
 FAULTS = (
@@ -129,8 +129,8 @@ FAULTS = (
         "misplaced wgrad @ layers.1.mlp.up_proj",
         "fprop of layers.1.mlp.up_proj has",
     ),
-    of_experts("weights with a neighbour expert's scale", "made up", neighbours_scale("fprop_w"), "dgrad expert gain @ expert 3"),
-    of_experts("gradients with a neighbour expert's scale", "made up", neighbours_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
-    of_experts("gradient of an idle expert not written", "made up", unwritten_gradient, "idle result @ wgrad"),
-    of_experts("an expert stays in BF16", "made up", converted(expert_in_bf16, experts), "fprop expert sqnr @ expert 3"),
+    of_experts("weights with a neighbour expert's scale", neighbours_scale("fprop_w"), "dgrad expert gain @ expert 3"),
+    of_experts("gradients with a neighbour expert's scale", neighbours_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
+    of_experts("gradient of an idle expert not written", unwritten_gradient, "idle result @ wgrad"),
+    of_experts("an expert stays in BF16", converted(expert_in_bf16, experts), "fprop expert sqnr @ expert 3"),
 )

@@ -99,6 +99,10 @@ def recomputed_in_bf16(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EmulatedLinear, "operand", operand)
 
 
+not_saved = method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False))
+"""The scales and amaxes are not in the checkpoint."""
+
+
 def not_loaded(patch: pytest.MonkeyPatch) -> None:
     """A checkpoint is loaded, and the scales and amaxes stay those of the new model."""
     patch.setattr(DelayedScale, "_load_from_state_dict", lambda self, *a, **k: None)
@@ -150,7 +154,7 @@ FAULTS = (
         "history lost in the checkpoint",
         Kind.STATE,
         "TE 567, 982",
-        method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False)),
+        not_saved,
         state("te-delayed", "reload difference"),
     ),
     Fault("old amax after a load", Kind.STATE, "TE 567, 982", not_loaded, state("te-delayed", "reload difference")),
