@@ -123,8 +123,8 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
         monkeypatch.setenv(f"STRATEGY_{name}", value)
     # A collection changes no golden, so this project's own are read once.
-    load = goldens.load
-    monkeypatch.setattr(goldens, "load", lambda folder: stored()[0] if folder.resolve() == GOLDEN else load(folder))
+    (own, _), load = stored(), goldens.load
+    monkeypatch.setattr(goldens, "load", lambda folder: own if folder.resolve() == GOLDEN else load(folder))
     # The last --junitxml counts: nothing is left in the tree.
     quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", f"--junitxml={os.devnull}")
     assert pytest.main([*arguments, *quiet], plugins=plugins) == pytest.ExitCode.OK
