@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import torch
+import torch.nn.functional as F
 from faults.places import SPEC, Change, converted, not_quantised, quantised
+from fp8parity.checks.places import Watched
 from fp8parity.gate import selection
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
@@ -74,3 +77,25 @@ def test_a_block_is_not_a_model_with_places():
     why = selection._without_its_places("block_cell", RECIPES[RECIPE], None)
     assert why == "one block is timed, and te-current-ends-bf16 is about places of a whole model"
     assert selection._without_its_places("gemm_cell", RECIPES[RECIPE], None) is None
+
+
+class WithEmptyBias(nn.Linear):
+    """A linear without a bias as Transformer Engine makes it: the bias is an empty tensor."""
+
+    def __init__(self) -> None:
+        super().__init__(64, 48, bias=False, dtype=torch.bfloat16)
+        self.bias = nn.Parameter(torch.empty(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.linear(x, self.weight)
+
+
+@pytest.mark.parametrize("make", [WithEmptyBias, lambda: nn.Linear(64, 48, dtype=torch.bfloat16)], ids=["empty", "bias"])
+def test_the_bias_of_a_linear_is_part_of_its_output(make):
+    torch.manual_seed(0)
+    linear = make()
+    watched = Watched(linear)
+    linear(torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+    found = watched.sqnrs(linear.weight.grad)
+    assert set(found) == {"fprop", "dgrad", "wgrad"}
+    assert all(db > 50 for db in found.values()), found
