@@ -7,32 +7,34 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from fp8parity.runner import use_of
+from fp8parity import checks
 from fp8parity.training import locks
-from fp8parity.training.hardware import device_of
-from fp8parity.training.locks import Use
-from fp8parity.workload.models import MODELS
+from fp8parity.training.hardware import Hardware, device_of
+from fp8parity.training.locks import GPU, Use
+from fp8parity.workload.presets import presets
 from narrowed import some
+from own_models import own
 
+ALONE = ""
 HOLD = """
 import sys
 from pathlib import Path
-from fp8parity.training import locks
-with locks.gpu(Path(sys.argv[1]), sys.argv[2], sys.argv[3]):
+from fp8parity.training.locks import GPU, Use, held
+with held(Path(sys.argv[1]), GPU("gpu-0", 80.0), Use(float(sys.argv[2] or 0), alone=not sys.argv[2])):
     print("held", flush=True)
     sys.stdin.readline()
 """
 
 
 class Holder:
-    """A process that takes a GPU and keeps it until told to let go."""
+    """A process that takes so much of a GPU of 80 GB, or all of it alone (""), and keeps it until told to let go."""
 
-    def __init__(self, folder: Path, how: str, device: str = "cuda:0") -> None:
-        command = [sys.executable, "-c", HOLD, str(folder), device, how]
+    def __init__(self, folder: Path, gigabytes: str) -> None:
+        command = [sys.executable, "-c", HOLD, str(folder), gigabytes]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "fixtures")}
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
@@ -46,9 +48,9 @@ class Holder:
 
 
 @contextmanager
-def holding(folder: Path, how: str) -> Iterator[Holder]:
+def holding(folder: Path, gigabytes: str) -> Iterator[Holder]:
     """A holder that ends with the test, whatever the test does."""
-    holder = Holder(folder, how)
+    holder = Holder(folder, gigabytes)
     try:
         yield holder
     finally:
@@ -60,15 +62,17 @@ def holding(folder: Path, how: str) -> Iterator[Holder]:
 @pytest.mark.parametrize(
     ("first", "second", "waits"),
     [
-        ("shared", "shared", False),
-        ("shared", "alone", True),
-        ("alone", "shared", True),
-        ("alone", "alone", True),
-        ("heavy", "shared", False),
-        ("shared", "heavy", False),
-        ("heavy", "heavy", True),
-        ("heavy", "alone", True),
-        ("alone", "heavy", True),
+        ("0", "0", False),
+        ("0", ALONE, True),
+        (ALONE, "0", True),
+        (ALONE, ALONE, True),
+        ("64", "10", False),
+        ("10", "64", False),
+        ("64", "20", True),
+        ("20", "64", True),
+        ("100", "0", True),
+        ("64", ALONE, True),
+        (ALONE, "64", True),
     ],
 )
 def test_who_waits_for_whom(tmp_path, first, second, waits):
@@ -82,21 +86,22 @@ def test_who_waits_for_whom(tmp_path, first, second, waits):
 
 
 def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
-    with holding(tmp_path, "alone") as one:
+    with holding(tmp_path, ALONE) as one:
         assert one.holds(30)
-        with locks.gpu(tmp_path, "cuda:1", Use.ALONE), locks.gpu(tmp_path, "cpu", Use.ALONE):
-            assert sorted(p.name for p in tmp_path.iterdir()) == [".cuda0.lock", ".cuda1.lock"]
+        with locks.held(tmp_path, GPU("gpu-1", 80.0), Use(alone=True)):
+            assert sorted(p.name for p in tmp_path.iterdir()) == [".gpu-0.lock", ".gpu-1.lock"]
+    assert Hardware("cpu", "cpu", None).gpus() == []
 
 
 def test_records_below_the_usual_folder_share_its_lock(tmp_path):
     usual, other = tmp_path / ".parity", tmp_path / "mine"
     for folder, place in ((usual, usual), (usual / "gemms", usual), (other, other), (other / "gemms", other / "gemms")):
-        with locks.gpu(folder, "cuda:0", Use.ALONE):
-            assert list(tmp_path.rglob("*.lock")) == [place / ".cuda0.lock"]
+        with locks.held(folder, GPU("gpu-0", 80.0), Use(alone=True)):
+            assert list(tmp_path.rglob("*.lock")) == [place / ".gpu-0.lock"]
 
 
 def test_a_killed_holder_lets_go(tmp_path):
-    with holding(tmp_path, "alone") as one, holding(tmp_path, "alone") as two:
+    with holding(tmp_path, ALONE) as one, holding(tmp_path, ALONE) as two:
         ready, _, _ = select.select([some(h.process.stdout) for h in (one, two)], [], [], 30)
         first, second = (one, two) if one.process.stdout in ready else (two, one)
         assert first.holds(0)
@@ -105,10 +110,37 @@ def test_a_killed_holder_lets_go(tmp_path):
         assert second.holds(30)
 
 
-def test_who_holds_a_gpu_how():
-    small, large = MODELS[0], MODELS[-1]
-    found = [use_of(small), use_of(small, "gemm"), use_of(small, "large"), use_of(large), use_of(large, "large")]
-    assert found == ["shared", "shared", "heavy", "alone", "alone"]
+def test_runs_that_fit_are_held_together_and_no_more(tmp_path):
+    """Planted: six runs of 11.7 GB on a GPU of 80 GB. As many processes as workers once ended in "CUDA out of memory"."""
+    with ExitStack() as stack:
+        six = [stack.enter_context(holding(tmp_path, "13")) for _ in range(6)]
+        ready = [h for h in six if h.holds(10)]
+        assert len(ready) == 5
+        [waiting] = [h for h in six if h not in ready]
+        ready[0].release()
+        assert waiting.holds(30)
+
+
+def test_nothing_is_left_of_the_slots(tmp_path):
+    with locks.held(tmp_path, GPU("gpu-0", 80.0), Use(40.0)):
+        assert len(list(tmp_path.iterdir())) == 1 + locks.SLOTS // 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_how_much_of_a_gpu_is_held():
+    known = presets()
+    needed = {name: locks.of_run(known[name]).memory / 2**30 for name in ("tiny", "mini", "small", "base", "1b")}
+    assert needed == pytest.approx({"tiny": 0.132, "mini": 0.94, "small": 13.6, "base": 32.6, "1b": 64.7}, rel=0.03)
+    assert not any(locks.of_run(preset).alone for preset in known.values())
+    large = checks.get("large").use
+    assert locks.of_check(known["tiny"], large) == large
+    assert locks.of_check(known["1b"], locks.SHARED).memory == pytest.approx(1.25 * 16 * 1_158_776_832)
+    assert locks.of_check(known["tiny"], locks.ALONE).alone
+
+
+def test_a_model_of_the_users_own_is_held_by_its_parameters():
+    model = own("my_models")
+    assert locks.of_run(model).memory == 1.25 * 4 * 16 * model.parameters
 
 
 def test_workers_take_turns_on_the_gpus():
