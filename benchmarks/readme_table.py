@@ -32,8 +32,9 @@ def gaps(r: Report) -> list[str]:
 
 
 def speeds(r: Report) -> list[str]:
-    """Speed and peak memory of a step relative to BF16's, by recipe and model."""
-    models, labels = (list(dict.fromkeys(getattr(s, key) for s in r.speeds)) for key in ("model", "label"))
+    """Speed and peak memory of a step relative to BF16's, by recipe and model, the slowest model first."""
+    models = list(dict.fromkeys(s.model for s in sorted(r.speeds, key=lambda s: s.bf16_tokens_per_second)))
+    labels = sorted({s.label for s in r.speeds})
     found = {(s.label, s.model): f"{s.ratio:.2f}x, {s.memory / s.bf16_memory:.2f}x" for s in r.speeds}
     return _markdown(["recipe", *models], [[label, *(found.get((label, m), "-") for m in models)] for label in labels])
 

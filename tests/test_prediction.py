@@ -166,7 +166,7 @@ def test_dimensions_that_do_not_fit_are_named(work, message):
 
 class TestMemory:
     def test_the_estimate_is_near_what_1b_took(self):
-        """47,892,066,816 bytes on an H200 (golden/records/h200-throughput.zip)."""
+        """47,892,066,816 bytes on an H200 (golden/records/h200-throughput-flash.zip)."""
         assert sum(memory_needed(shapes.get("1b"))) == pytest.approx(47_892_066_816, rel=0.15)
 
     @pytest.mark.parametrize(

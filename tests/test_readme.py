@@ -31,7 +31,10 @@ def shown(lines, text):
     return "\n".join(lines) in text
 
 
-@pytest.mark.parametrize(("name", "table", "rows"), [("h200", "gaps", 13), ("h100", "gaps", 10), ("h200-throughput", "speeds", 9)])
+@pytest.mark.parametrize(
+    ("name", "table", "rows"),
+    [("h200", "gaps", 13), ("h100", "gaps", 10), ("h200-throughput", "speeds", 7), ("h100-throughput", "speeds", 8)],
+)
 def test_table_is_of_the_records(name, table, rows):
     lines = MODULE[table](report(name))
     assert len(lines) == 2 + rows
@@ -59,7 +62,7 @@ def test_the_first_table_is_of_its_records(tmp_path, capsys, monkeypatch):
 
 def test_a_number_that_moved_is_seen():
     text, lines = (ROOT / "README.md").read_text(), MODULE["speeds"](report("h200-throughput"))
-    moved = [line.replace("1.15x", "1.25x") for line in lines]
+    moved = [line.replace("1.13x", "1.23x") for line in lines]
     assert moved != lines and not shown(moved, text)
 
 
@@ -67,17 +70,24 @@ NOT_RUN = {("ao-rowwise", "base"), ("ao-rowwise", "1b"), ("ao-rowwise-gw-hp", "1
 """Native cells that neither set holds. The README names them."""
 
 
+NOT_TIMED = {("te-delayed", "small"), ("te-delayed", "base"), ("te-delayed", "1b"), ("te-current", "1b"), ("te-block", "1b")}
+NOT_TIMED |= {("ao-rowwise", "base"), ("ao-rowwise-gw-hp", "base")}
+"""Native steps without a time on either GPU: te.Linear at 1b waits for the host, and te-delayed native took minutes to compile."""
+
+
 def test_every_native_recipe_is_judged_at_every_size():
     """The loss at each size on one of the two GPUs; gradients and layers up to small; speed where a step is more than launches."""
     recipes = ("te-delayed", "te-current", "te-block", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp")
     checks: dict[tuple[str, str], set[str]] = {}
-    for v in (v for name in ("h200", "h100", "h200-throughput") for v in report(name).verdicts if v.cell.execution == "native"):
+    for v in (
+        v for name in ("h200", "h100", "h200-throughput", "h100-throughput") for v in report(name).verdicts if v.cell.execution == "native"
+    ):
         checks.setdefault((v.cell.recipe, v.cell.model), set()).add(v.check)
     for recipe in recipes:
         for model in ("tiny", "mini", "small", "base", "1b"):
             wanted = {"loss parity"} - ({"loss parity"} if (recipe, model) in NOT_RUN else set())
             wanted |= {"gradients", "layers", "modes"} if model in ("tiny", "mini", "small") else set()
-            wanted |= {"throughput"} if model in ("small", "base", "1b") else set()
+            wanted |= {"throughput"} if model in ("small", "base", "1b") and (recipe, model) not in NOT_TIMED else set()
             assert wanted <= checks[recipe, model], (recipe, model)
 
 

@@ -55,6 +55,7 @@ def test_a_damaged_golden_is_named(tmp_path, golden):
         (made(watch=calm_but(throttled=["hardware slowdown"])), False, "hardware slowdown"),
         (made(watch=calm_but(busy_before=30)), False, "30% busy"),
         (made(pairs=7), False, "7 pairs"),
+        (made(spread=0.03), False, r"interval of its ratio is 7\.7% wide, and the band is \+-5\.0%"),
     ],
 )
 def test_what_may_not_become_a_golden(tmp_path, monkeypatch, run, ci, words):
@@ -62,3 +63,10 @@ def test_what_may_not_become_a_golden(tmp_path, monkeypatch, run, ci, words):
     with pytest.raises(ValueError, match=f"throughput golden of te-current-base-native refused: .*{words}"):
         speed_goldens.store(tmp_path, run, ROW)
     assert not (tmp_path / "throughput").exists()
+
+
+def test_a_golden_may_be_as_uncertain_as_one_side_of_its_band(tmp_path):
+    [line] = speed_goldens.store(tmp_path, made(spread=0.019), ROW)
+    [entry] = speed_goldens.load(tmp_path)[GPU, "base", "training-step"].cells.values()
+    assert line.endswith("1.200x")
+    assert 0.045 < (entry.high - entry.low) / entry.ratio <= ROW.band == 0.05
