@@ -1,4 +1,5 @@
-"""The README's table of a record set, of losses or of speeds: python benchmarks/readme_table.py golden/records/h200.zip"""
+"""The README's table of record sets, of losses or of speeds:
+python benchmarks/readme_table.py golden/records/h200.zip golden/records/h200-variants.zip"""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from fp8parity.report.view import Report, RowView
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def report(records: Path, today: datetime.date) -> Report:
+def report(today: datetime.date, *records: Path) -> Report:
     stored, rules = goldens.load(GOLDEN), policy.load(GOLDEN, today)
-    [found] = evaluate(sets.load([records]), stored, rules)
+    [found] = evaluate(sets.load(records), stored, rules)
     evidence = Evidence(found.machine.records, stored, rules)
     return view.build(found.verdicts, None, [], found.machine.environment.device, evidence)
 
@@ -51,6 +52,6 @@ def _gap(cell: RowView | None) -> str:
 
 
 if __name__ == "__main__":
-    made = report(Path(sys.argv[1]), datetime.date.today())
+    made = report(datetime.date.today(), *map(Path, sys.argv[1:]))
     print(made.sentence)
     print("\n".join(speeds(made) if made.speeds else gaps(made)))

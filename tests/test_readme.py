@@ -23,7 +23,7 @@ DAY = datetime.date(2026, 11, 22)
 
 @cache
 def report(name: str):
-    return MODULE["report"](RECORDS / f"{name}.zip", DAY)
+    return MODULE["report"](DAY, RECORDS / f"{name}.zip")
 
 
 def shown(lines, text):
@@ -31,20 +31,29 @@ def shown(lines, text):
     return "\n".join(lines) in text
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "rows"),
-    [("h200", "gaps", 13), ("h100", "gaps", 10), ("h200-throughput", "speeds", 7), ("h100-throughput", "speeds", 8)],
-)
-def test_table_is_of_the_records(name, table, rows):
+TABLES = [
+    ("h200", "gaps", 13, "README.md"),
+    ("h200-variants", "gaps", 10, "README.md"),
+    ("h200-throughput", "speeds", 7, "README.md"),
+    ("h100", "gaps", 10, "golden/README.md"),
+    ("h100-variants", "gaps", 10, "golden/README.md"),
+    ("h100-throughput", "speeds", 8, "golden/README.md"),
+]
+"""Record set, its table, the rows, and the page that shows it."""
+
+
+@pytest.mark.parametrize(("name", "table", "rows", "page"), TABLES)
+def test_table_is_of_the_records(name, table, rows, page):
     lines = MODULE[table](report(name))
     assert len(lines) == 2 + rows
-    assert shown(lines, (ROOT / "README.md").read_text())
+    assert shown(lines, (ROOT / page).read_text())
     assert report(name).green
 
 
 def test_the_counts_are_those_of_the_records():
     text = (ROOT / "README.md").read_text()
     assert f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s" in text
+    assert f"So are {len(report('h200-variants').verdicts)} and {len(report('h100-variants').verdicts)} of the variants" in text
 
 
 def test_the_first_table_is_of_its_records(tmp_path, capsys, monkeypatch):
@@ -79,9 +88,7 @@ def test_every_native_recipe_is_judged_at_every_size():
     """The loss at each size on one of the two GPUs; gradients and layers up to small; speed where a step is more than launches."""
     recipes = ("te-delayed", "te-current", "te-block", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp")
     checks: dict[tuple[str, str], set[str]] = {}
-    for v in (
-        v for name in ("h200", "h100", "h200-throughput", "h100-throughput") for v in report(name).verdicts if v.cell.execution == "native"
-    ):
+    for v in (v for name, *_ in TABLES for v in report(name).verdicts if v.cell.execution == "native"):
         checks.setdefault((v.cell.recipe, v.cell.model), set()).add(v.check)
     for recipe in recipes:
         for model in ("tiny", "mini", "small", "base", "1b"):
