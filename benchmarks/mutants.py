@@ -93,7 +93,7 @@ TESTS = {
     "records/inventory": "inventories",
     "records/timings": "block_records",
     "records/kernels": "dispatch gemm_verdict",
-    "records/locks": "golden_lock",
+    "records/locks": "golden_lock locks",
     "records/manifest": "completeness compare_added",
     "records/provenance": "resume record_sets",
     "records/schema": "bad_input record_sets files",

@@ -83,6 +83,7 @@ def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypat
     monkeypatch.setattr(hardware, "detect", lambda requested: gpu)
     monkeypatch.setattr(registry, "preload", lambda capability: None)
     monkeypatch.setattr(hardware.Hardware, "current", lambda self: nullcontext())
+    monkeypatch.setattr(hardware.Hardware, "gpus", lambda self, ranks: [])
 
     def measure(device: torch.device, session: str, progress: Callable[[PartTime], None]) -> DeviceProfile:
         for part in profile.times:

@@ -8,6 +8,7 @@ import io
 import json
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import gemm_records
 import pytest
@@ -156,10 +157,11 @@ def test_the_gpu_is_held_alone_while_it_is_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: H100)
     monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="made-up", total_memory=80))
     seen = []
 
     def measured(request, recipe, device, **terms):
-        with pytest.raises(BlockingIOError), Path(".parity/.cuda0.lock").open() as file:
+        with pytest.raises(BlockingIOError), Path(".parity/.gpu-made-up.lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         seen.append((request.name, recipe.name, str(device), terms["rounds"], terms["terms"].main_grads))
         return made("llama3-8b")

@@ -1,8 +1,9 @@
-"""Who may use a GPU: locks between real processes, and which GPU an xdist worker takes."""
+"""Who may use a GPU: locks between real processes, and how much memory a run holds."""
 
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 from fp8parity import checks
 from fp8parity.training import locks
-from fp8parity.training.hardware import Hardware, device_of
+from fp8parity.training.hardware import Hardware
 from fp8parity.training.locks import GPU, Use
 from fp8parity.workload.presets import presets
 from narrowed import some
 from own_models import own
 
 ALONE = ""
+MEMORY = "fp8parity: waiting for memory of gpu-0, which other runs hold\n"
 HOLD = """
 import sys
 from pathlib import Path
@@ -36,15 +38,23 @@ class Holder:
     def __init__(self, folder: Path, gigabytes: str) -> None:
         command = [sys.executable, "-c", HOLD, str(folder), gigabytes]
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "fixtures")}
-        self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
     def holds(self, within: float) -> bool:
         out = some(self.process.stdout)
         ready, _, _ = select.select([out], [], [], within)
         return bool(ready) and out.readline() == "held\n"
 
-    def release(self) -> None:
-        self.process.communicate("\n", timeout=30)
+    def waits(self, within: float) -> str:
+        """What it says when it begins to wait, or "" if it says nothing."""
+        error = some(self.process.stderr)
+        ready, _, _ = select.select([error], [], [], within)
+        return error.readline() if ready else ""
+
+    def release(self) -> str:
+        """Let it end, and return what it still says."""
+        return self.process.communicate("\n", timeout=30)[1]
 
 
 @contextmanager
@@ -111,14 +121,56 @@ def test_a_killed_holder_lets_go(tmp_path):
 
 
 def test_runs_that_fit_are_held_together_and_no_more(tmp_path):
-    """Planted: six runs of 11.7 GB on a GPU of 80 GB. As many processes as workers once ended in "CUDA out of memory"."""
+    """Planted: six runs of 13 GB on a GPU of 80 GB. As many processes as workers once ended in "CUDA out of memory"."""
     with ExitStack() as stack:
         six = [stack.enter_context(holding(tmp_path, "13")) for _ in range(6)]
-        ready = [h for h in six if h.holds(10)]
+        spoken = set[Holder]()
+        while len(spoken) < 6:  # each of them either holds the GPU or says that it waits
+            streams = {some(s): h for h in six if h not in spoken for s in (h.process.stdout, h.process.stderr)}
+            found, _, _ = select.select(list(streams), [], [], 60)
+            assert found, "a holder says nothing"
+            spoken |= {streams[s] for s in found}
+        ready = [h for h in six if h.holds(0)]
         assert len(ready) == 5
         [waiting] = [h for h in six if h not in ready]
+        assert waiting.waits(0) == MEMORY
         ready[0].release()
         assert waiting.holds(30)
+
+
+def test_a_timed_run_is_not_overtaken_by_small_runs(tmp_path):
+    """Small runs that came later once shared the GPU with the first one, so a timed run waited until no small run was left."""
+    with holding(tmp_path, "0") as small:
+        assert small.holds(30)
+        with holding(tmp_path, ALONE) as timed:
+            assert re.fullmatch(rf"fp8parity: waiting for {tmp_path}/\.gpu-0\.lock, held by process .*\n", timed.waits(30))
+            with holding(tmp_path, "0") as later:
+                assert not later.holds(1)
+                assert small.release() == ""
+                assert timed.holds(30)
+                assert not later.holds(0)
+                timed.release()
+                assert later.holds(30)
+
+
+def test_a_run_that_needs_most_of_the_memory_is_not_overtaken(tmp_path):
+    with holding(tmp_path, "40") as one:
+        assert one.holds(30)
+        with holding(tmp_path, "64") as large:
+            assert large.waits(30) == MEMORY
+            with holding(tmp_path, "10") as later:
+                assert not later.holds(1)
+                one.release()
+                assert large.holds(30)
+                assert later.holds(30)
+                assert later.release() == ""  # who waits behind another one says nothing
+                assert large.release() == ""
+
+
+def test_a_wait_for_memory_is_said_once_a_process(capsys):
+    for name in ("gpu-7", "gpu-8", "gpu-7"):
+        locks._say_once(name)
+    assert capsys.readouterr().err == MEMORY.replace("gpu-0", "gpu-7") + MEMORY.replace("gpu-0", "gpu-8")
 
 
 def test_nothing_is_left_of_the_slots(tmp_path):
@@ -134,16 +186,11 @@ def test_how_much_of_a_gpu_is_held():
     assert not any(locks.of_run(preset).alone for preset in known.values())
     large = checks.get("large").use
     assert locks.of_check(known["tiny"], large) == large
-    assert locks.of_check(known["1b"], locks.SHARED).memory == pytest.approx(1.25 * 16 * 1_158_776_832)
+    assert locks.of_check(known["1b"], locks.SHARED).memory == pytest.approx(1.25 * 4 * 16 * 1_158_776_832)
+    assert locks.of_check(known["small"], locks.SHARED).memory > 66 * 117_401_856  # what the check gradients was measured to need
     assert locks.of_check(known["tiny"], locks.ALONE).alone
 
 
 def test_a_model_of_the_users_own_is_held_by_its_parameters():
     model = own("my_models")
     assert locks.of_run(model).memory == 1.25 * 4 * 16 * model.parameters
-
-
-def test_workers_take_turns_on_the_gpus():
-    assert [device_of(f"gw{i}", 2) for i in range(5)] == [0, 1, 0, 1, 0]
-    assert [device_of(f"gw{i}", 8) for i in (0, 7, 8, 11)] == [0, 7, 0, 3]
-    assert device_of("", 4) == 0

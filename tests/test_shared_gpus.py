@@ -1,0 +1,85 @@
+"""Which GPUs a process takes, in which order, and when it gives their memory back. No GPU: they are made up."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fp8parity import runner
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement
+from fp8parity.runner import Runner, Settings
+from fp8parity.training import isolation, locks
+from fp8parity.training.hardware import Hardware, device_of
+from fp8parity.training.locks import GPU
+from fp8parity.workload.presets import presets
+
+HERE = Hardware("h100", "cpu", (9, 0))
+
+
+def visible(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
+    """CUDA shows these GPUs, in this order."""
+    made = [SimpleNamespace(uuid=uuid, total_memory=80) for uuid in uuids]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: made[int(str(device).removeprefix("cuda:"))])
+
+
+def test_workers_take_turns_on_the_gpus():
+    assert [device_of(f"gw{i}", 2) for i in range(5)] == [0, 1, 0, 1, 0]
+    assert [device_of(f"gw{i}", 8) for i in (0, 7, 8, 11)] == [0, 7, 0, 3]
+    assert device_of("", 4) == 0
+
+
+def test_a_process_holds_its_own_gpu(monkeypatch):
+    visible(monkeypatch, "b", "a")
+    assert [Hardware("h100", f"cuda:{k}", (9, 0)).gpus() for k in (0, 1)] == [[GPU("gpu-b", 80.0)], [GPU("gpu-a", 80.0)]]
+
+
+def test_cells_of_several_ranks_take_their_gpus_in_one_order(monkeypatch):
+    """With CUDA_VISIBLE_DEVICES=0,1 in one process and 1,0 in another one, each once took the GPU that the other one waited for."""
+    taken = []
+    for order in ("ab", "ba"):
+        visible(monkeypatch, *order)
+        taken.append([gpu.name for gpu in Hardware("h100", "cuda:1", (9, 0)).gpus(2)])
+    assert taken == [["gpu-a", "gpu-b"], ["gpu-a", "gpu-b"]]
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["measures", "fails"])
+def test_memory_is_free_before_another_run_may_take_it(fails, tmp_path, monkeypatch):
+    """A report keeps the exception of a failed test. Its traceback once kept the tensors of the run."""
+    events: list[str] = []
+    tensors: list[weakref.ref[torch.Tensor]] = []
+
+    @contextmanager
+    def held(folder: Path, gpu: GPU, use: locks.Use) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            events.append(f"let go, {sum(t() is not None for t in tensors)} tensors")
+
+    def measure(spec: object) -> tuple[list[Measurement], list[str]]:
+        big = torch.ones(8)
+        tensors.append(weakref.ref(big))
+        if fails:
+            try:
+                raise ValueError("the first error")
+            except ValueError:
+                raise RuntimeError("out of memory") from None
+        return [Measurement(metric="m", where="w", value=float(big[0]))], []
+
+    monkeypatch.setattr(locks, "held", held)
+    monkeypatch.setattr(Hardware, "gpus", lambda self, ranks: [GPU("gpu-0", 80.0)])
+    monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
+    for module in (runner, isolation):
+        monkeypatch.setattr(module, "reset_state", lambda: events.append("reset"))
+    monkeypatch.setattr(runner.checks, "get", lambda name: SimpleNamespace(measure=measure, use=locks.SHARED))
+    made = Runner(Settings(tmp_path), HERE, "s", presets())
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
+    with pytest.raises(RuntimeError, match="out of memory") if fails else nullcontext() as kept:
+        made.measure("codes", cell)
+    assert events == ["reset", "let go, 0 tensors"]
+    assert bool(kept) is fails
