@@ -211,14 +211,21 @@ def test_a_folder_without_a_policy_is_2(tmp_path):
     assert main(["judge", str(tmp_path), "--golden-dir", str(tmp_path)]) == 2
 
 
-def test_a_reader_that_stops_is_no_error():
-    """`fp8parity judge RECORDS | head -1`."""
-    root = Path(__file__).parents[1]
-    command = [sys.executable, "-m", "fp8parity", "judge", str(root / "golden" / "records" / "upgrades" / "h200-torchao-0.17.0.zip")]
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+OLD, NEW = (f"golden/records/upgrades/xeon-torchao-0.{minor}.0.zip" for minor in (17, 18))
+
+
+@pytest.mark.parametrize(
+    "command", [["judge", OLD, "--report"], ["compare", OLD, NEW, "--report"], ["predict", "1b", "--gpu", "h100", "--csv"]]
+)
+def test_a_reader_that_stops_is_no_error_and_loses_no_report(tmp_path, command):
+    """`fp8parity judge RECORDS --report parity.md | head -1`."""
+    root, path = Path(__file__).parents[1], tmp_path / "out.md"
+    whole = [sys.executable, "-m", "fp8parity", *command, str(path)]
+    with subprocess.Popen(whole, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         some(process.stdout).close()
         assert some(process.stderr).read() == b""
         assert process.wait(60) == 2
+    assert path.stat().st_size > 300
 
 
 def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatch):
