@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from mutations import Mutant, mutants
+from mutations import Key, Mutant, mutants
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
@@ -173,14 +173,14 @@ def sample(every: Sequence[Mutant], count: int, seed: int) -> list[Mutant]:
     return sorted(random.Random(seed).sample(list(every), min(count, len(every))), key=lambda m: (m.module, m.line))
 
 
-Reasons = Mapping[tuple[str, str, str], str]
+Reasons = Mapping[Key, str]
 """Why mutants change nothing that decides, by ``Mutant.key``."""
 
 
 def reasons() -> Reasons:
-    """The reasons of ``mutants.toml``."""
+    """The reasons of ``mutants.toml``. A row is about the first of equal changes, or about those whose numbers ``nth`` lists."""
     rows = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())["equivalent"]
-    return {(row["module"], row["code"], row["change"]): row["why"] for row in rows}
+    return {(row["module"], row["code"], row["change"], n): row["why"] for row in rows for n in row.get("nth", [1])}
 
 
 def report(results: Sequence[Result], total: int, command: str, why: Reasons) -> str:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+Key = tuple[str, str, str, int]
+"""A module, the code of a line, a change, and which of these changes it is."""
+
 
 class Mutant(NamedTuple):
-    """A change of a module: its line (from 1) and the code of the line, what stood there and stands there now, and the changed module."""
+    """A change of a module: its line (from 1) and the code of the line, what stood there and stands there now, and the changed module.
+
+    A line may hold one change several times, as in ``1 + 1``, and a module may hold one line several times. ``nth`` (from 1) counts them
+    in the order of the source.
+    """
 
     module: str
     line: int
@@ -17,15 +25,16 @@ class Mutant(NamedTuple):
     old: str
     new: str
     text: str
+    nth: int = 1
 
     @property
     def change(self) -> str:
         return f"{self.old} -> {self.new}"
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> Key:
         """What identifies the mutant although lines move."""
-        return self.module, self.code, self.change
+        return self.module, self.code, self.change, self.nth
 
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -96,9 +105,19 @@ def mutants(module: str, source: str) -> list[Mutant]:
         for changed in variants(node):
             _put(parent, name, index, ast.fix_missing_locations(ast.copy_location(changed, node)))
             line = getattr(node, "lineno", 1)
-            found.append(Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree)))
+            made = Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree))
+            found.append((made, getattr(node, "col_offset", 0)))
             _put(parent, name, index, node)
-    return found
+    return _counted(found)
+
+
+def _counted(found: list[tuple[Mutant, int]]) -> list[Mutant]:
+    """Give each mutant its ``nth``. ``found`` has their columns. Their order stays, because a sample depends on it."""
+    seen, nth = Counter[Key](), dict[int, int]()
+    for i, (mutant, _) in sorted(enumerate(found), key=lambda one: (one[1][0].line, one[1][1])):
+        seen[mutant.key] += 1
+        nth[i] = seen[mutant.key]
+    return [mutant._replace(nth=nth[i]) for i, (mutant, _) in enumerate(found)]
 
 
 def _put(parent: ast.AST, name: str, index: int | None, node: ast.AST) -> None:

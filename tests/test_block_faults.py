@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fp8parity.judging import policy, speed, speed_goldens
+from fp8parity.judging import speed, speed_goldens
 from fp8parity.judging.policy import SpeedRow
 from fp8parity.records.schema import Throughput
 from fp8parity.records.timings import BlockShape
 from fp8parity.workload.blocks import TIMED_BLOCKS
-from sessions import DAY, GOLDEN
+from sessions import stored
 from timings import CELL, calm_but, made
 
 SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
@@ -25,7 +25,7 @@ def block(ratio: float = 1.5, **changes: Any) -> Throughput:
 @pytest.fixture(scope="module")
 def row() -> SpeedRow:
     """The row of the project's own policy, so that a row that is too wide for these faults is red here."""
-    return policy.load(GOLDEN, DAY).speed_row(BLOCK_CELL)
+    return stored()[1].speed_row(BLOCK_CELL)
 
 
 def judged(record: Throughput, row: SpeedRow, golden: Throughput | None = None) -> tuple[str, str]:
@@ -80,7 +80,7 @@ def test_a_lower_clock_without_a_power_limit_has_other_reasons(row):
 
 def test_the_rows_of_blocks_see_the_faults():
     """Every block of the suite has a row that is narrower than a delay of 5%."""
-    rules = policy.load(GOLDEN, DAY)
+    rules = stored()[1]
     for name in TIMED_BLOCKS:
         found = rules.speed_row(BLOCK_CELL.model_copy(update={"model": name}))
         assert 1 - found.band > 1 / 1.05 and found.memory_band < 0.1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 from functools import cache
 from pathlib import Path
@@ -16,13 +15,14 @@ import pytest
 import severity
 import simulated
 import trials
-from fp8parity.judging import goldens, loss, policy, stats
+from fp8parity.judging import loss, stats
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from many import Curves
+from sessions import stored
 
 ROOT = Path(__file__).parents[1]
 TINY, MICRO, XEON = (ROOT / "golden" / "records" / f"{name}.zip" for name in ("calibration/tiny", "micro-h100", "micro-xeon"))
@@ -31,8 +31,8 @@ NAN = math.nan
 
 @cache
 def references() -> tuple[Goldens, Policy]:
-    rules = policy.load(ROOT / "golden", datetime.date(2026, 11, 22)).model_copy(update={"known": None})
-    return goldens.load(ROOT / "golden"), rules
+    kept, rules = stored()
+    return kept, rules.model_copy(update={"known": None})
 
 
 @cache

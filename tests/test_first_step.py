@@ -2,7 +2,7 @@
 
 import pytest
 from fp8parity import recipes
-from fp8parity.judging import goldens, loss, policy
+from fp8parity.judging import loss
 from fp8parity.judging.bounds import limits
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.first_step import PART, TOTAL, measured
@@ -15,12 +15,12 @@ from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.records.sets import load, machines
 from narrowed import some
-from sessions import DAY, GOLDEN, cell
+from sessions import GOLDEN, cell, stored
 
 HEADLINE = "the gradient of the first step is not the one that this recipe gives"
 ROW = LossRow(margin=0.005, seeds=(3, 5), why="a made-up row")
 SEEDS = (0, 1, 2)
-RULES = policy.load(GOLDEN, DAY)
+RULES = stored()[1]
 """The project's own policy."""
 
 
@@ -226,17 +226,17 @@ RECORDED = GOLDEN / "records" / "found" / "h200-gw-hp-1b.zip"
 
 def statuses(rules: Policy) -> dict[str, Verdict]:
     """Verdicts by recipe on two seeds of one process that trained with a wrong gradient, recorded on an H200."""
-    [found] = evaluate(load([RECORDED]), goldens.load(GOLDEN), rules)
+    [found] = evaluate(load([RECORDED]), stored()[0], rules)
     return {v.cell.recipe: v for v in found.verdicts}
 
 
 def test_the_miscompiled_run_of_1b_is_found():
-    found = statuses(policy.load(GOLDEN, DAY))
+    found = statuses(stored()[1])
     assert found["bf16"].status == "pass"
     assert found["ao-rowwise-gw-hp"].status == "fail"
     assert some(found["ao-rowwise-gw-hp"].loss).odd_start == "gradient norm 0.9595x BF16's, expected 0.9850 to 1.0100, seed 1"
 
 
 def test_the_loss_alone_leaves_the_miscompiled_run_of_1b_undecided():
-    blind = policy.load(GOLDEN, DAY).model_copy(update={"rule": (), "band": ()})
+    blind = stored()[1].model_copy(update={"rule": (), "band": ()})
     assert statuses(blind)["ao-rowwise-gw-hp"].status == "inconclusive"

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from faults.runs import as_bf16, calibration, in_a_recipe
-from fp8parity.judging import policy
 from fp8parity.judging.calibration import VISIBLE, calibrate, calibrate_records
 from fp8parity.records.storage import load_records
 from fp8parity.training.variants import FAULTS
-from sessions import DAY, GOLDEN
+from sessions import GOLDEN, stored
 
 
 @pytest.mark.parametrize("replica", ["replica1", "replica2"])
@@ -44,7 +43,7 @@ def test_the_schedule_of_micro_is_accepted():
 )
 def test_the_schedules_of_larger_models_are_accepted(model: str, noise: float, signal: float, by_canary: set[str]):
     """On H100s. Every fault that was planted is seen; the loss leaves only these to the canary."""
-    rules = policy.load(GOLDEN, DAY)
+    rules = stored()[1]
     found = calibrate_records(load_records(GOLDEN / "records" / "calibration" / f"{model}.zip"), rules)
     assert found.noise < noise
     assert found.signal > signal

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gemm_records
 import pytest
+import sessions
 import timings
 from faults import gemm_times
 from faults.fault import Bench
-from fp8parity.judging import gemm_goldens, gemms, policy
+from fp8parity.judging import gemm_goldens, gemms
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
 from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, made, slower, watched
-from sessions import DAY, GOLDEN
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 
@@ -210,7 +210,7 @@ def test_a_row_says_how_a_gemm_ran():
 
 
 def test_evaluate_judges_gemms_with_the_policy_of_this_project():
-    rules = policy.load(GOLDEN, DAY)
+    rules = sessions.stored()[1]
     stored = Goldens(gemms={(GPU, "codonfm-5b"): gemm_goldens.updated(None, [made()])})
     (found,) = evaluate([made(), made(tool="te-benchmark")], stored, rules)
     assert [(v.check, v.status) for v in found.verdicts] == [("GEMM throughput", "pass")]

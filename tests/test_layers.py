@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fp8parity.checks import gradients, layers
-from fp8parity.judging import numerics, policy
+from fp8parity.judging import numerics
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Source, updated
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
@@ -22,13 +22,13 @@ from fp8parity.records.schema import Measurements
 from fp8parity.training.step import cross_entropy
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
-from sessions import DAY, GOLDEN, cell
+from sessions import cell, stored
 from trajectories import PROVENANCE
 
 from conftest import measured
 
 Plant = Callable[[torch.nn.Module], object]
-POLICY = policy.load(GOLDEN, DAY)
+POLICY = stored()[1]
 CELLS = {"bf16": cell("bf16", "native", "micro"), "te-current": cell("te-current", "emulated", "micro")}
 
 

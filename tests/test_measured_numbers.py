@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import first_step, measured_numbers, policy
+from fp8parity.judging import first_step, measured_numbers
 from fp8parity.judging.measured_numbers import DIGITS, REWRITTEN, MeasuredNumbers, Number, NumberKey, Source, load, updated, write
 from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
@@ -18,7 +18,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.workload.presets import presets
-from sessions import DAY, GOLDEN
+from sessions import GOLDEN, stored
 
 TOML = '[[band]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nband = 0.6\nwhy = "a made-up row"\n'
 TOML += '[[band]]\ncheck = "gemm"\nmetric = "fprop bias"\nband = 0.6\nby = "gpu"\nwhy = "a made-up row"\n'
@@ -185,7 +185,7 @@ SETS = sorted({s.records for s in STORED.sources})
 @cache
 def again(name: str) -> MeasuredNumbers:
     """The numbers that a committed record set gives, from nothing."""
-    rules, numbers = policy.load(GOLDEN, DAY), MeasuredNumbers()
+    rules, numbers = stored()[1], MeasuredNumbers()
     path = GOLDEN / "records" / name
     for machine in sets.machines(sets.load([path])):
         made = [*machine.checks.values(), *first_step.measured(machine)]
@@ -210,7 +210,7 @@ class TestCommitted:
 
     def test_every_number_has_a_band(self):
         """A number that no band speaks of would judge nothing."""
-        rules: Policy = policy.load(GOLDEN, DAY)
+        rules: Policy = stored()[1]
         for table in STORED.tables.values():
             for key, n in table.items():
                 cell = Cell(model=key.model, recipe=key.recipe, execution=key.execution).on(presets()[key.model].corpus)

@@ -46,6 +46,31 @@ def test_each_mutant_differs_in_one_place():
     assert source.strip() not in {m.text for m in found}
 
 
+def test_equal_changes_have_keys_of_their_own():
+    """The reason for one of them once held for the others, too."""
+    source = "x = 1 + f(1)\nif x:\n    x = 1 + f(1)\n"
+    found = [m for m in mutants.mutants("m", source) if m.change == "1 -> 2"]
+    assert len({m.key for m in found}) == len(found) == 4
+    assert {m.nth: m.text.replace("\n", ";") for m in found} == {
+        1: "x = 2 + f(1);if x:;    x = 1 + f(1)",
+        2: "x = 1 + f(2);if x:;    x = 1 + f(1)",
+        3: "x = 1 + f(1);if x:;    x = 2 + f(1)",
+        4: "x = 1 + f(1);if x:;    x = 1 + f(2)",
+    }
+
+
+def test_a_key_stays_although_lines_move():
+    before, after = (mutants.mutants("m", text) for text in ("x = 1 + 1\n", "import a\n\nif a:\n    x = 1 + 1\n"))
+    assert {m.key for m in before} <= {m.key for m in after}
+
+
+def test_every_reason_is_about_a_mutant():
+    why = mutants.reasons()
+    modules = {module for module, *_ in why}
+    made = {m.key for module in modules for m in mutants.mutants(module, (ROOT / mutants.PACKAGE / f"{module}.py").read_text())}
+    assert set(why) - made == set()
+
+
 def test_every_deciding_module_has_tests():
     library = ROOT / mutants.PACKAGE
     modules = {str(p.relative_to(library).with_suffix("")) for room in DECIDING for p in (library / room).rglob("*.py")}
@@ -64,7 +89,7 @@ def test_a_sample_is_the_same_for_the_same_seed():
 def test_survivors_need_a_reason():
     a, b = Mutant("judging/stats", 4, "x()", "x", "y", ""), Mutant("judging/stats", 9, "x", "x", "y", "")
     results = [Result(a, "survived", 1), Result(b, "survived", 1), Result(a, "killed", 1), Result(a, "timeout", 1)]
-    text = mutants.report(results, 50, "command", {("judging/stats", "x()", "x -> y"): "the two are equal"})
+    text = mutants.report(results, 50, "command", {("judging/stats", "x()", "x -> y", 1): "the two are equal"})
     assert "| judging/stats | statistics along | 4 | 2 | 1 | 1 | 1 |" in text
     assert "| judging/stats:4 | `x -> y` | the two are equal |" in text
     assert "| judging/stats:9 | `x -> y` | open |" in text

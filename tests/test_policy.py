@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fp8parity.judging import numerics, policy
+import sessions
+from fp8parity.judging import numerics
 from fp8parity.judging.bounds import Limits, limits
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.number_rows import Band, Rule
@@ -17,7 +18,6 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from narrowed import some
-from sessions import DAY, GOLDEN
 
 WHY = "a made-up row"
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.NATIVE)
@@ -220,7 +220,7 @@ class TestAccumulator:
     """The floors of the accumulation rules are those of one chain of sums of 13 fraction bits."""
 
     def floor(self, length: int, value: float) -> tuple[Rule, bool]:
-        rows = policy.load(GOLDEN, DAY)
+        rows = sessions.stored()[1]
         cell = Cell(model="tiny", recipe="ao-rowwise", execution=Execution.NATIVE)
         row = some(rows.rule_for(cell, "accumulation", Measurement(metric="fprop bias", where=f"K={length}", value=value)))
         return row, row.low <= value <= row.high

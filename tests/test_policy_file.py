@@ -7,7 +7,7 @@ import re
 import pytest
 from fp8parity.judging import policy
 from fp8parity.judging.policy import LossRow, Policy
-from sessions import DAY, GOLDEN
+from sessions import DAY, stored
 
 LOSS = '[[loss]]\nmargin = 0.005\nwhy = "long enough"\n'
 RULE = '[[rule]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
@@ -92,7 +92,7 @@ def test_a_bad_row_names_file_line_and_key(tmp_path, text, words):
 
 
 def test_rows_of_the_project(trajectory):
-    rows = policy.load(GOLDEN, DAY)
+    rows = stored()[1]
     cell, large = trajectory("te-nvfp4").cell, {"model": "1b", "corpus": "topics"}
     assert rows.loss_row(cell).margin == 0.005
     assert rows.loss_row(trajectory("ao-rowwise").cell).margin == 0.005

@@ -11,9 +11,9 @@ import pytest
 import reports
 from fp8parity.cli import main
 from fp8parity.judging.verdict import NumericsDetail
-from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS, plots, view, write
+from fp8parity.report.sentence import sentence
 from sessions import GOLDEN
 from verdicts import verdict
 
@@ -27,48 +27,27 @@ class TestSentence:
         assert faulty.sentence.endswith("also te-nvfp4 on mini (fail).")
         assert not faulty.green
 
-    def test_all_green(self):
-        made = view.build([verdict("pass"), verdict("pass")], {}, [], "m")
-        assert (made.sentence, made.green) == ("Accept: all 2 checks are green.", True)
+    @pytest.mark.parametrize(
+        ("statuses", "problems", "green"),
+        [
+            (["pass", "pass"], [], True),
+            (["pass", "improved"], [], True),
+            (["pass"], ["required cell x was skipped: y"], False),
+            ([], [], False),
+            *((["pass", status], [], False) for status in ("fail", "inconclusive", "drift", "no-golden", "stale", "error")),
+        ],
+    )
+    def test_the_report_has_it_and_says_whether_it_is_green(self, statuses, problems, green):
+        """tests/test_sentence.py has its words."""
+        given = [verdict(status) for status in statuses]
+        made = view.build(given, {}, problems, "m")
+        assert (made.sentence, made.green) == (sentence(given, problems), green)
+        assert made.sentence.startswith("Accept: " if green else "Refuse: ")
 
-    def test_an_improvement_is_shown(self):
-        assert view.build([verdict("improved")], {}, [], "m").sentence.endswith("by more than the margin: te-current on tiny.")
-
-    @pytest.mark.parametrize("status", ["fail", "inconclusive", "drift", "no-golden", "stale", "error"])
-    def test_each_red_status_refuses_with_its_reason(self, status):
-        made = view.build([verdict("pass"), verdict(status)], {}, [], "m")
-        assert made.sentence.startswith("Refuse: te-current on tiny ")
-        assert "(gemm: 3 of 21 numbers are outside their bounds)" in made.sentence
-        assert not made.green
-
-    def test_green_checks_do_not_outweigh_a_problem(self):
-        made = view.build([verdict("pass")], {}, ["required cell x was skipped: y"], "m")
-        assert (made.sentence, made.green) == ("Refuse: the only check that ran is green, but required cell x was skipped: y.", False)
-
-    def test_nothing_checked_is_a_refusal(self):
-        assert view.build([], {}, [], "m").sentence == "Refuse: nothing was checked."
-        assert not view.build([], {}, [], "m").green
-
-    def test_many_are_counted(self):
-        many = [verdict("fail", cell=Cell(model="tiny", recipe=f"r{i}", execution=Execution.NATIVE, corpus="c")) for i in range(9)]
-        assert view.build(many, {}, [], "m").sentence.endswith("r4 on tiny (fail) and 4 more cells.")
-
-    def test_one_more_is_one_cell(self):
-        many = [verdict("fail", cell=Cell(model="tiny", recipe=f"r{i}", execution=Execution.NATIVE, corpus="c")) for i in range(6)]
-        assert view.build(many, {}, [], "m").sentence.endswith("r4 on tiny (fail) and 1 more cell.")
-
-    def test_what_could_not_be_checked_is_not_called_a_failure(self):
-        assert "te-current on tiny could not be checked (" in view.build([verdict("error")], {}, [], "m").sentence
-
-    def test_executions_of_one_recipe_are_two_cells(self):
-        cells = [Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)]
-        assert view.build([verdict("fail", cell=c) for c in cells], {}, [], "m").sentence.endswith("; also te-block fused on mini (fail).")
-
-    def test_what_rules_alone_judged_is_counted(self):
+    def test_what_rules_alone_judged_is_listed(self):
         bare = verdict("pass", detail=NumericsDetail(unmeasured=["no numbers of A"]))
         made = view.build([verdict("pass"), bare], {}, [], "m")
-        end = "; 1 of them judged in part by rules alone, because measured numbers are missing."
-        assert (made.sentence, made.green) == (f"Accept: all 2 checks are green{end}", True)
+        assert made.green
         assert made.unmeasured == ["no numbers of A (1 cell, first te-current-tiny-native)"]
 
 

@@ -42,9 +42,11 @@ def loss(**changes: object) -> Verdict:
         ([], [], ASKED, f"Refuse: nothing was checked{PARTLY}."),
         ([of("a", "pass")], [], None, "Accept: the only check is green."),
         ([of("a", "pass")], [], WHOLE, "Accept: the only check is green."),
+        ([of("a", "pass")] * 2, [], None, "Accept: all 2 checks are green."),
         ([of("a", "pass")] * 2, [], ASKED, f"Accept: all 2 checks are green{PARTLY}."),
         ([], ["the set is torn"], None, "Refuse: the set is torn."),
         ([], ["the set is torn."], None, "Refuse: the set is torn."),
+        ([of("a", "pass")], ["cell x was skipped: y"], None, "Refuse: the only check that ran is green, but cell x was skipped: y."),
         ([of("a", "pass")], ["one", "two"], ASKED, f"Refuse: the only check that ran is green, but one{PARTLY}."),
         ([of("a", "pass")] * 2, ["one"], BROKEN, f"Refuse: all 2 checks that ran are green, but {LOST}."),
         ([of("a")], ["one"], None, f"Refuse: a on tiny fails {REASON}."),
@@ -76,7 +78,12 @@ def test_the_worst_comes_first_and_green_ones_are_not_named():
     assert worst([of("a", "pass"), of("b", "improved")]) == "improved"
 
 
-@pytest.mark.parametrize(("count", "more"), [(2, ""), (5, ""), (6, " and 1 more cell"), (7, " and 2 more cells")])
+def test_executions_of_one_recipe_are_two_cells():
+    cells = [Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)]
+    assert sentence([verdict("fail", cell=c) for c in cells], []).endswith("; also te-block fused on mini (fail).")
+
+
+@pytest.mark.parametrize(("count", "more"), [(2, ""), (5, ""), (6, " and 1 more cell"), (7, " and 2 more cells"), (9, " and 4 more cells")])
 def test_four_further_cells_are_named(count, more):
     also = ", ".join(f"r{i} on tiny (fail)" for i in range(1, min(count, 5)))
     text = sentence([of(f"r{i}") for i in range(count)], [])
@@ -104,6 +111,9 @@ def test_an_accepted_session_says_what_is_special_about_its_cells():
         "better than BF16 by more than the margin: c on tiny, d on tiny; "
         "1 of them judged in part by rules alone, because measured numbers are missing."
     )
+    alone = "1 of them judged in part by rules alone, because measured numbers are missing."
+    assert sentence([of("a", "pass"), bare("b", "x")], []) == f"Accept: all 2 checks are green; {alone}"
+    assert sentence([of("a", "improved")], []).endswith("by more than the margin: a on tiny.")
 
 
 def test_a_message_about_missing_numbers_counts_its_cells():

@@ -6,9 +6,9 @@ tests/faults/speeds.py has more of what must be red.
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging import policy, speed, speed_goldens
+from fp8parity.judging import speed, speed_goldens
 from fp8parity.records.storage import load_record, write_json
-from sessions import DAY, GOLDEN
+from sessions import stored
 from timings import CELL, GPU, HERE, ROW, calm_but, made
 
 
@@ -83,7 +83,7 @@ def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
 
 
 def test_without_a_row_a_cell_is_not_judged():
-    rows = policy.load(GOLDEN, DAY)
+    rows = stored()[1]
     with pytest.raises(ValueError, match=r"no \[\[speed\]\] row selects te-current-base-native"):
         rows.model_copy(update={"speed": ()}).speed_row(CELL)
     assert rows.speed_row(CELL).band > 0

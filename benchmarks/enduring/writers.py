@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -73,7 +74,7 @@ def _told(writer: Writer, done: Done, written: bool) -> Result:
 
 def _kinds(how: str) -> Kinds:
     tried = {"kill": _killed, "fill": _filled}[how]
-    return {name: lambda chance, scratch, w=writer: tried(w, chance, scratch) for name, writer in WRITERS.items()}  # type: ignore[misc]
+    return {name: partial(tried, writer) for name, writer in WRITERS.items()}
 
 
 KILL, FILL = _kinds("kill"), _kinds("fill")

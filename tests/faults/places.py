@@ -44,7 +44,9 @@ def not_quantised(place: str) -> Change:
     """A layer of the right class and spec that hands its operands on as they came."""
 
     def change(model: nn.Module) -> None:
-        model.get_submodule(place).operand = lambda name, x: (x, torch.ones(()))  # type: ignore[assignment]
+        linear = model.get_submodule(place)
+        assert isinstance(linear, EmulatedLinear)
+        linear.operand = lambda name, x: (x, torch.ones(()))  # type: ignore[method-assign]  # of this layer alone, not of its class
 
     return change
 
@@ -59,7 +61,11 @@ def quantised(place: str) -> Change:
     def change(model: nn.Module) -> None:
         linear = model.get_submodule(place)
         assert type(linear) is nn.Linear
-        linear.forward = lambda x: nn.functional.linear(rounded(x), rounded(linear.weight))  # type: ignore[assignment]
+
+        def forward(input: Tensor) -> Tensor:
+            return nn.functional.linear(rounded(input), rounded(linear.weight))
+
+        linear.forward = forward  # type: ignore[method-assign]  # of this layer alone, not of its class
 
     return change
 

@@ -151,14 +151,6 @@ FAULTS = (
     Fault("recompute in BF16", Kind.STATE, "TE 1568, 3284", recomputed_in_bf16, state("te-current", "recompute difference")),
     Fault("recompute keeps scales by reference", Kind.STATE, "TE 1723", kept_by_reference, state("te-delayed", "recompute difference")),
     Fault(
-        "history lost in the checkpoint",
-        Kind.STATE,
-        "TE 567, 982",
-        not_saved,
-        state("te-delayed", "reload difference"),
-    ),
-    Fault("old amax after a load", Kind.STATE, "TE 567, 982", not_loaded, state("te-delayed", "reload difference")),
-    Fault(
         "transposed store wrong in some calls",
         Kind.STATE,
         "torchao 4652, triton 11111",
