@@ -65,6 +65,8 @@ def in_step(change: Callable[[Any], None]) -> None:
 
 
 def hang(_: Any) -> None:
+    if file := os.environ.get("FP8PARITY_HANGS"):  # a test waits for this file
+        os.close(os.open(file, os.O_CREAT))  # no function of Python's: this rank stands in this one all the time
     time.sleep(600)
 
 
