@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import reports
+import sessions
 import torch
 import trajectories
 from fp8parity import checks
 from fp8parity.numerics import emulation
+from fp8parity.records.locks import locked
 from fp8parity.records.schema import Trajectory
 from fp8parity.report import view
-from fp8parity.runner import Settings
-from fp8parity.training.hardware import Hardware
-from fp8parity.workload.presets import presets
 from hypothesis import settings
 from sessions import Session
-from trajectories import NANO
 
 pytest_plugins = ("pytester",)
 
@@ -30,6 +30,7 @@ os.environ.pop("CI", None)
 settings.register_profile("repeated", derandomize=True, deadline=None)
 settings.load_profile("repeated")
 ROOT = Path(__file__).parents[1]
+Made = TypeVar("Made")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -47,6 +48,30 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[], Made]], Made]:
+    """Returns what a function made under a name. It is called once, also if several processes (xdist) ask: the others read its result.
+    An error is kept, too, so that a second process does not try again for a minute."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def kept(name: str, make: Callable[[], Made]) -> Made:
+        path = folder / "once" / name
+        with locked(path.with_suffix(".lock")):
+            if not path.exists():
+                try:
+                    result: object = make()
+                except Exception as error:
+                    result = error
+                path.write_bytes(pickle.dumps(result))
+            found = pickle.loads(path.read_bytes())
+        if isinstance(found, Exception):
+            raise found
+        return found  # type: ignore[no-any-return]  # as it was written
+
+    return kept
+
+
 @pytest.fixture
 def eager(monkeypatch: pytest.MonkeyPatch):
     """Run the emulation uncompiled, so that a planted fault is not hidden in an older kernel."""
@@ -59,7 +84,7 @@ def eager(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """The project's own goldens and policy, records in a scratch folder, on the CPU."""
-    return Session(Settings(records=tmp_path / "records"), Hardware("cpu", "cpu", None), "test", presets() | {"nano": NANO})
+    return sessions.on_cpu(tmp_path / "records")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import fork_workers
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -71,6 +72,7 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
     for number, file in enumerate(files[:2], 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     if program == "pytest":
+        fork_workers.install()
         code = int(pytest.main(["-p", "no:cacheprovider", "-p", "no:randomly", *arguments]))
     else:
         from fp8parity.cli import main

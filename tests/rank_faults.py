@@ -1,6 +1,7 @@
 """Programs of ranks with a planted fault. ``launch(..., program=...)`` starts ``rank_faults`` in place of the real one.
 
-FP8PARITY_PLANT names the fault. Each is planted on rank 1, in its second step or in what it says of itself.
+FP8PARITY_PLANT names the fault. Each is planted on rank 1, in its second step or in what it says of itself. Tasks that measure several
+faults in one launch (``rank_tasks``) plant one, measure, and mend.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from fp8parity.checks.protocol import Result, RunSpec
-from fp8parity.distributed import checkpoint, parity, sharding, train, wire, worker
+from fp8parity.distributed import checkpoint, parity, sharding, train, worker
 from fp8parity.distributed.arms import ARMS, Arm
 from fp8parity.distributed.sharding import ShardedOptimizer, local
 from fp8parity.distributed.train import Together, alone
@@ -32,15 +33,23 @@ def first_arm(spec: RunSpec) -> Result:
     return parity.compared(Together(spec, ARMS[0]).run(), alone(spec), ARMS[0].name), []
 
 
-def gathered_in_fp8(spec: RunSpec) -> Result:
-    """The arm with FP8 all-gather and precomputed scales, and what it sends."""
-    together = Together(spec, next(arm for arm in ARMS if arm.precompute))
-    together.take(together.batches(0), 0)
-    return wire.measure(together)
-
-
 def nothing(spec: RunSpec) -> Result:
     return [], []
+
+
+_PLANTED: list[tuple[Any, str, Any]] = []
+
+
+def plant(owner: Any, name: str, value: object) -> None:
+    """Put ``value`` in the place of an attribute until ``mend``."""
+    _PLANTED.append((owner, name, getattr(owner, name)))
+    setattr(owner, name, value)
+
+
+def mend() -> None:
+    """Undo all plants, the newest first."""
+    while _PLANTED:
+        setattr(*_PLANTED.pop())
 
 
 def in_step(change: Callable[[Any], None]) -> None:
@@ -52,10 +61,12 @@ def in_step(change: Callable[[Any], None]) -> None:
             change(self)
         return real(self, batches, number)
 
-    Together.take = take  # type: ignore[method-assign]
+    plant(Together, "take", take)
 
 
 def hang(_: Any) -> None:
+    if file := os.environ.get("FP8PARITY_HANGS"):  # a test waits for this file
+        os.close(os.open(file, os.O_CREAT))  # no function of Python's: this rank stands in this one all the time
     time.sleep(600)
 
 
@@ -74,13 +85,13 @@ def nan_loss(together: Any) -> None:
 
 def other_packages() -> None:
     versions = {"torch": "2.11.0"} if RANK == 1 else {"torch": "2.13.0"}
-    provenance.versions = lambda: versions  # type: ignore[assignment]
+    plant(provenance, "versions", lambda: versions)
 
 
 def same_batches() -> None:
     """All ranks take the batches of rank 0."""
     real = train.dealt
-    train.dealt = lambda stream, rank, ranks: real(stream, 0, ranks)
+    plant(train, "dealt", lambda stream, rank, ranks: real(stream, 0, ranks))
 
 
 def local_norm() -> None:
@@ -92,30 +103,30 @@ def local_norm() -> None:
         self.params[name].grad.mul_(1 + RANK)
         real(self, factor)
 
-    ShardedOptimizer.gather = gather  # type: ignore[method-assign]
+    plant(ShardedOptimizer, "gather", gather)
 
 
 def summed() -> None:
     """Gradients are added over ranks, not averaged."""
     real = ShardedOptimizer.gather
-    ShardedOptimizer.gather = lambda self, factor: real(self, factor * 2)  # type: ignore[method-assign]
+    plant(ShardedOptimizer, "gather", lambda self, factor: real(self, factor * 2))
 
 
 def tables_cast() -> None:
     """FSDP casts every input of a block to BF16, the tables of RoPE too: its default."""
     real = sharding.MixedPrecisionPolicy
-    sharding.MixedPrecisionPolicy = lambda **given: real(**{**given, "cast_forward_inputs": True})  # type: ignore[assignment,misc]
+    plant(sharding, "MixedPrecisionPolicy", lambda **given: real(**{**given, "cast_forward_inputs": True}))
 
 
 def option_ignored() -> None:
     """The option of the FP8 all-gather is lost on the way."""
-    Arm.of = lambda self, recipe: recipe  # type: ignore[method-assign]
+    plant(Arm, "of", lambda self, recipe: recipe)
 
 
 def precompute_forgotten() -> None:
     from fp8parity.recipes.adapters import torchao_ranks
 
-    torchao_ranks.precompute_scales = lambda model: None
+    plant(torchao_ranks, "precompute_scales", lambda model: None)
 
 
 def scale_rounded() -> None:
@@ -127,7 +138,7 @@ def scale_rounded() -> None:
         with torch.no_grad():
             local(next(self.model.parameters()).detach()).mul_(1 + 2**-9)
 
-    checkpoint.Session.load = load  # type: ignore[method-assign]
+    plant(checkpoint.Session, "load", load)
 
 
 def optimiser_lost() -> None:
@@ -139,7 +150,7 @@ def optimiser_lost() -> None:
         real(self, folder)
         self.adamw.state.update(kept)
 
-    checkpoint.Session.load = load  # type: ignore[method-assign]
+    plant(checkpoint.Session, "load", load)
 
 
 PLANTS: dict[str, Callable[[], None]] = {

@@ -15,7 +15,10 @@ from fp8parity.judging.policy import Policy
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
-from fp8parity.runner import Runner
+from fp8parity.runner import Runner, Settings
+from fp8parity.training.hardware import Hardware
+from fp8parity.workload.presets import presets
+from trajectories import NANO
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "golden"
@@ -37,6 +40,11 @@ class Session(Runner):
 
     def subject(self, recipe: str, execution: str = "emulated", model: str = "nano") -> RunSpec:
         return self.spec(cell(recipe, execution, model))
+
+
+def on_cpu(records: Path) -> Session:
+    """A session on the CPU that keeps its records in a folder."""
+    return Session(Settings(records=records), Hardware("cpu", "cpu", None), "test", presets() | {"nano": NANO})
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -44,9 +45,9 @@ def planted(spec, monkeypatch):
         ("packages", "^2 ranks: rank 0, 1 failed: ValueError: the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0"),
     ],
 )
-def test_one_sentence_names_the_rank(planted, fault, words):
+def test_one_sentence_names_the_rank(once, planted, fault, words):
     with pytest.raises(ValueError, match=words) as error:
-        planted(fault)
+        once(f"ranks-{fault}", lambda: planted(fault))
     assert "\n" not in str(error.value)
 
 
@@ -68,9 +69,24 @@ def test_a_hung_collective_is_named_with_the_rank_that_never_came(planted, monke
     assert not any(os.path.exists(f"/proc/{r.pid}") for r in reports)
 
 
-def test_ranks_that_do_not_end_in_time_are_stopped(planted):
+def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_path):
+    """The limit is over as soon as rank 1 hangs, however long its start took."""
+    hangs, limit = tmp_path / "hangs", 25
+    monkeypatch.setenv("FP8PARITY_HANGS", str(hangs))
+    real = subprocess.Popen.wait
+
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        if timeout != limit:
+            return real(process, timeout)
+        while process.poll() is None:
+            if hangs.exists():
+                raise subprocess.TimeoutExpired(process.args, limit)
+            time.sleep(0.05)
+        return process.returncode
+
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
     with pytest.raises(ValueError, match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py"):
-        planted("hang", limit=25, patience=100)
+        planted("hang", limit=limit, patience=100)
 
 
 def test_a_run_that_measured_nothing_is_no_result(planted):
@@ -78,10 +94,10 @@ def test_a_run_that_measured_nothing_is_no_result(planted):
         planted("nothing", task="rank_faults:nothing")
 
 
-def test_cells_that_ended_keep_their_records(session, planted, monkeypatch):
+def test_cells_that_ended_keep_their_records(session, once, planted, monkeypatch, eager):
     done = cell("ao-tensorwise")
     session.measure("gemm", done)
-    monkeypatch.setitem(checks.CHECKS, "sharded", Check("sharded", lambda spec: planted("leave")))
+    monkeypatch.setitem(checks.CHECKS, "sharded", Check("sharded", lambda spec: once("ranks-leave", lambda: planted("leave"))))
     with pytest.raises(ValueError, match="rank 1 failed: ValueError: the disk of this rank is full"):
         session.numerics("sharded", cell("bf16", "native", "micro").model_copy(update={"ranks": 2}))
     assert [path.name for path in session.settings.records.glob("*.json")] == ["ao-tensorwise-tiny-emulated-topics-gemm.json"]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rank_tasks
+import sessions
 from fp8parity import checks
+from fp8parity.checks.protocol import Result
 from fp8parity.distributed import launch
 from fp8parity.judging.verdict import NumericsDetail
+from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Measurements
 from sessions import cell, verdict
 
@@ -15,21 +20,47 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def judged(session, trajectory, monkeypatch):
-    """The metrics and places that a fault on two ranks turns red."""
+def measured(once, tmp_path, monkeypatch):
+    """What two ranks measured of a recipe: all its things (``rank_tasks``) in one launch."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
-    def run(fault: str, task: str = "rank_faults:first_arm", recipe: str = "bf16", check: str = "sharded") -> set[str]:
-        of = cell(recipe, "native" if recipe == "bf16" else "emulated", "micro").model_copy(update={"ranks": 2})
-        monkeypatch.setenv("FP8PARITY_PLANT", fault)
-        values, _ = launch.launch(task, session.spec(of), program="rank_faults")
-        record = Measurements(cell=of, check=check, values=values, provenance=trajectory().provenance, session="s")
+    def of(recipe: str) -> dict[str, Result]:
+        task = {"bf16": "rank_tasks:bf16", "ao-tensorwise": "rank_tasks:tensorwise"}[recipe]
+        spec = sessions.on_cpu(tmp_path).spec(two_ranks(recipe))
+        return once(f"two-ranks-{recipe}", lambda: rank_tasks.apart(launch.launch(task, spec, limit=600)))
+
+    return of
+
+
+def two_ranks(recipe: str, model: str = "micro") -> Cell:
+    return cell(recipe, "native" if recipe == "bf16" else "emulated", model).model_copy(update={"ranks": 2})
+
+
+@pytest.fixture
+def judged(measured, trajectory):
+    """The metrics and places that a fault on two ranks turns red."""
+
+    def run(fault: str, kind: str = "first arm", recipe: str = "bf16", check: str = "sharded") -> set[str]:
+        values, _ = measured(recipe)[f"{kind}, {fault}"]
+        record = Measurements(cell=two_ranks(recipe), check=check, values=values, provenance=trajectory().provenance, session="s")
         found = verdict(record.model_copy(update={"schema_version": 1}))  # of this schema some numbers are enough
         assert (found.status == "pass") == (fault == ""), found.headline
         assert isinstance(found.detail, NumericsDetail)
         return {f.metric for f in found.detail.failing}
 
     return run
+
+
+@pytest.fixture
+def sound(measured, session, monkeypatch):
+    """The status of a check that nothing is planted in."""
+
+    def status(check: str, of: Cell) -> str:
+        result = measured(of.recipe)[check]
+        monkeypatch.setitem(checks.CHECKS, check, replace(checks.get(check), measure=lambda spec: result))
+        return session.numerics(check, of).status
+
+    return status
 
 
 @pytest.mark.parametrize(
@@ -50,7 +81,7 @@ def test_a_fault_of_the_sharding_is_red(judged, fault, metrics):
     [("", set()), ("option ignored", {"bytes of a gathered weight"}), ("precompute forgotten", {"scale reductions"})],
 )
 def test_what_goes_over_the_wire_is_counted(judged, fault, metrics):
-    assert judged(fault, "rank_faults:gathered_in_fp8", "ao-tensorwise") == metrics
+    assert judged(fault, "wire", "ao-tensorwise") == metrics
 
 
 @pytest.mark.parametrize(
@@ -61,15 +92,19 @@ def test_what_goes_over_the_wire_is_counted(judged, fault, metrics):
     ],
 )
 def test_what_a_checkpoint_loses_is_seen(judged, fault, metrics):
-    found = judged(fault, "fp8parity.distributed.checkpoint:measure", check="sharded checkpoint")
+    found = judged(fault, "checkpoint", check="sharded checkpoint")
     assert found & metrics
 
 
+def test_an_arm_after_all_faults_passes(judged):
+    """The ranks measure it after the faults: each was mended, and none is in the numbers of another."""
+    assert judged("") == set()
+
+
 @pytest.mark.parametrize("recipe", ["bf16", "ao-tensorwise"])
-def test_sound_cells_pass(session, recipe):
-    of = cell(recipe, "native" if recipe == "bf16" else "emulated", "micro").model_copy(update={"ranks": 2})
+def test_sound_cells_pass(sound, recipe):
     for check in ("sharded", "sharded checkpoint"):
-        assert session.numerics(check, of).status == "pass", check
+        assert sound(check, two_ranks(recipe)) == "pass", check
 
 
 def test_three_ranks_share_unevenly(session):
@@ -77,9 +112,9 @@ def test_three_ranks_share_unevenly(session):
     assert session.numerics("uneven shards", of).status == "pass"
 
 
-@pytest.mark.parametrize(("recipe", "execution"), [("bf16", "native"), ("ao-tensorwise", "emulated")])
-def test_split_linears(session, recipe, execution):
-    assert session.numerics("tensor parallel", cell(recipe, execution).model_copy(update={"ranks": 2})).status == "pass"
+@pytest.mark.parametrize("recipe", ["bf16", "ao-tensorwise"])
+def test_split_linears(sound, recipe):
+    assert sound("tensor parallel", two_ranks(recipe, "tiny")) == "pass"
 
 
 def test_what_cannot_run_here_says_why(session):

@@ -1,0 +1,86 @@
+"""Tasks of ranks that measure many things in one launch. To start the ranks takes ten seconds of processor time, most measurements one.
+
+Each thing is named in the ``where`` of its numbers: "THING|WHERE". ``apart`` gives them back one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import rank_faults
+from fp8parity import checks
+from fp8parity.checks.protocol import Result, RunSpec
+from fp8parity.distributed import checkpoint, launch, parity, wire, worker
+from fp8parity.distributed.arms import ARMS
+from fp8parity.distributed.train import Together, alone
+from fp8parity.training.isolation import reset_state
+from fp8parity.workload.presets import presets
+
+SOUND = ("sharded", "sharded checkpoint", "tensor parallel")
+SHARDING = ("", "same batches", "one gradient not reduced", "summed", "tables cast")
+CHECKPOINT = ("scale rounded", "optimiser lost")
+WIRE = ("", "option ignored", "precompute forgotten")
+
+
+def bf16(spec: RunSpec) -> Result:
+    """The sound checks, then one arm with each fault of the sharding, beside one run on one rank, then each fault of a checkpoint."""
+    found = {name: sound(spec, name) for name in SOUND}
+    reference = alone(spec)  # no fault is planted in it
+
+    def first_arm(spec: RunSpec) -> Result:
+        return parity.compared(Together(spec, ARMS[0]).run(), reference, ARMS[0].name), []
+
+    found |= {f"first arm, {fault}": faulty(spec, fault, first_arm) for fault in SHARDING[::-1]}  # the sound one last: all are mended
+    found |= {f"checkpoint, {fault}": faulty(spec, fault, checkpoint.measure) for fault in CHECKPOINT}
+    return together(found)
+
+
+def tensorwise(spec: RunSpec) -> Result:
+    """The sound checks, then what the FP8 all-gather sends with each fault."""
+    found = {name: sound(spec, name) for name in SOUND}
+    return together(found | {f"wire, {fault}": faulty(spec, fault, gathered_in_fp8) for fault in WIRE[::-1]})
+
+
+def sound(spec: RunSpec, name: str) -> Result:
+    """What a check measures, by its own entry. Its ranks are those that run already."""
+    reset_state()
+    rank_faults.plant(launch, "launch", lambda task, spec: worker.function(task)(spec))
+    try:
+        return checks.get(name).measure(replace(spec, model=presets()["tiny"].model) if name == "tensor parallel" else spec)
+    finally:
+        rank_faults.mend()
+
+
+def faulty(spec: RunSpec, fault: str, measure: Callable[[RunSpec], Result]) -> Result:
+    reset_state()
+    if fault:
+        rank_faults.PLANTS[fault]()
+    try:
+        return measure(spec)
+    finally:
+        rank_faults.mend()
+
+
+def gathered_in_fp8(spec: RunSpec) -> Result:
+    """The arm with FP8 all-gather and precomputed scales, and what it sends."""
+    together = Together(spec, next(arm for arm in ARMS if arm.precompute))
+    together.take(together.batches(0), 0)
+    return wire.measure(together)
+
+
+def together(found: dict[str, Result]) -> Result:
+    values = [replace(v, where=f"{thing}|{v.where}") for thing, (values, _) in found.items() for v in values]
+    return values, [f"{thing}|{note}" for thing, (_, notes) in found.items() for note in notes]
+
+
+def apart(found: Result) -> dict[str, Result]:
+    """What each thing measured."""
+    parts: dict[str, Result] = {}
+    for value in found[0]:
+        thing, _, where = value.where.partition("|")
+        parts.setdefault(thing, ([], []))[0].append(replace(value, where=where))
+    for text in found[1]:
+        thing, _, note = text.partition("|")
+        parts[thing][1].append(note)
+    return parts
