@@ -16,6 +16,7 @@ import torch
 import trajectories
 from fp8parity import checks
 from fp8parity.numerics import emulation
+from fp8parity.records import atomic
 from fp8parity.records.locks import locked
 from fp8parity.records.schema import Trajectory
 from fp8parity.report import view
@@ -63,7 +64,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[]
                     result: object = make()
                 except Exception as error:
                     result = error
-                path.write_bytes(pickle.dumps(result))
+                atomic.write(path, pickle.dumps(result))
             found = pickle.loads(path.read_bytes())
         if isinstance(found, Exception):
             raise found

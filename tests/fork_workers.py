@@ -89,7 +89,7 @@ def _work(request: bytes, files: Sequence[int]) -> NoReturn:
         exec(BOOTSTRAP, {"__name__": "__main__"})
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
-    except BaseException:
+    except BaseException:  # as Python does with what nobody caught: it is printed, and the status is 1
         code = 1
         sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is an exception
     sys.stderr.flush()

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, parity, sharding, train, worker
@@ -37,19 +38,8 @@ def nothing(spec: RunSpec) -> Result:
     return [], []
 
 
-_PLANTED: list[tuple[Any, str, Any]] = []
-
-
-def plant(owner: Any, name: str, value: object) -> None:
-    """Put ``value`` in the place of an attribute until ``mend``."""
-    _PLANTED.append((owner, name, getattr(owner, name)))
-    setattr(owner, name, value)
-
-
-def mend() -> None:
-    """Undo all plants, the newest first."""
-    while _PLANTED:
-        setattr(*_PLANTED.pop())
+PLANTED = pytest.MonkeyPatch()
+"""The plants of this rank. ``PLANTED.undo()`` mends them."""
 
 
 def in_step(change: Callable[[Any], None]) -> None:
@@ -61,7 +51,7 @@ def in_step(change: Callable[[Any], None]) -> None:
             change(self)
         return real(self, batches, number)
 
-    plant(Together, "take", take)
+    PLANTED.setattr(Together, "take", take)
 
 
 def hang(_: Any) -> None:
@@ -85,13 +75,13 @@ def nan_loss(together: Any) -> None:
 
 def other_packages() -> None:
     versions = {"torch": "2.11.0"} if RANK == 1 else {"torch": "2.13.0"}
-    plant(provenance, "versions", lambda: versions)
+    PLANTED.setattr(provenance, "versions", lambda: versions)
 
 
 def same_batches() -> None:
     """All ranks take the batches of rank 0."""
     real = train.dealt
-    plant(train, "dealt", lambda stream, rank, ranks: real(stream, 0, ranks))
+    PLANTED.setattr(train, "dealt", lambda stream, rank, ranks: real(stream, 0, ranks))
 
 
 def local_norm() -> None:
@@ -103,30 +93,30 @@ def local_norm() -> None:
         self.params[name].grad.mul_(1 + RANK)
         real(self, factor)
 
-    plant(ShardedOptimizer, "gather", gather)
+    PLANTED.setattr(ShardedOptimizer, "gather", gather)
 
 
 def summed() -> None:
     """Gradients are added over ranks, not averaged."""
     real = ShardedOptimizer.gather
-    plant(ShardedOptimizer, "gather", lambda self, factor: real(self, factor * 2))
+    PLANTED.setattr(ShardedOptimizer, "gather", lambda self, factor: real(self, factor * 2))
 
 
 def tables_cast() -> None:
     """FSDP casts every input of a block to BF16, the tables of RoPE too: its default."""
     real = sharding.MixedPrecisionPolicy
-    plant(sharding, "MixedPrecisionPolicy", lambda **given: real(**{**given, "cast_forward_inputs": True}))
+    PLANTED.setattr(sharding, "MixedPrecisionPolicy", lambda **given: real(**{**given, "cast_forward_inputs": True}))
 
 
 def option_ignored() -> None:
     """The option of the FP8 all-gather is lost on the way."""
-    plant(Arm, "of", lambda self, recipe: recipe)
+    PLANTED.setattr(Arm, "of", lambda self, recipe: recipe)
 
 
 def precompute_forgotten() -> None:
     from fp8parity.recipes.adapters import torchao_ranks
 
-    plant(torchao_ranks, "precompute_scales", lambda model: None)
+    PLANTED.setattr(torchao_ranks, "precompute_scales", lambda model: None)
 
 
 def scale_rounded() -> None:
@@ -138,7 +128,7 @@ def scale_rounded() -> None:
         with torch.no_grad():
             local(next(self.model.parameters()).detach()).mul_(1 + 2**-9)
 
-    plant(checkpoint.Session, "load", load)
+    PLANTED.setattr(checkpoint.Session, "load", load)
 
 
 def optimiser_lost() -> None:
@@ -150,7 +140,7 @@ def optimiser_lost() -> None:
         real(self, folder)
         self.adamw.state.update(kept)
 
-    plant(checkpoint.Session, "load", load)
+    PLANTED.setattr(checkpoint.Session, "load", load)
 
 
 PLANTS: dict[str, Callable[[], None]] = {

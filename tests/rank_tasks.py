@@ -45,11 +45,11 @@ def tensorwise(spec: RunSpec) -> Result:
 def sound(spec: RunSpec, name: str) -> Result:
     """What a check measures, by its own entry. Its ranks are those that run already."""
     reset_state()
-    rank_faults.plant(launch, "launch", lambda task, spec: worker.function(task)(spec))
+    rank_faults.PLANTED.setattr(launch, "launch", lambda task, spec: worker.function(task)(spec))
     try:
         return checks.get(name).measure(replace(spec, model=presets()["tiny"].model) if name == "tensor parallel" else spec)
     finally:
-        rank_faults.mend()
+        rank_faults.PLANTED.undo()
 
 
 def faulty(spec: RunSpec, fault: str, measure: Callable[[RunSpec], Result]) -> Result:
@@ -59,7 +59,7 @@ def faulty(spec: RunSpec, fault: str, measure: Callable[[RunSpec], Result]) -> R
     try:
         return measure(spec)
     finally:
-        rank_faults.mend()
+        rank_faults.PLANTED.undo()
 
 
 def gathered_in_fp8(spec: RunSpec) -> Result:
