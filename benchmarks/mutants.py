@@ -7,12 +7,14 @@ The driver copies the working tree, so it can run beside other work. Each mutant
 sentence stand in ``mutants.toml`` with the reason.
 
 This is no tool of others, because cosmic-ray starts a command and so an import of torch for each mutant, and mutmut first runs all tests to
-learn which of them call a function. Here a table says which tests judge a module, and processes are forked from one that holds torch.
+learn which of them call a function. Here a table says which tests judge a module, and processes are forked from one that holds all libraries.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
+import importlib
 import os
 import random
 import shutil
@@ -22,7 +24,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -137,11 +139,11 @@ class Workshop:
 
     def run(self, modules: Iterable[str], timeout: float) -> int | None:
         """The exit status of the tests of these modules in a forked process, or None if they took longer than ``timeout`` seconds."""
-        names = dict.fromkeys(name for module in modules for name in TESTS[module].split())
+        names = tests_of(modules)
         child = os.fork()
         if child == 0:
             os.setsid()
-            os._exit(_tests(self.root, [f"tests/test_{name}.py" for name in names]))
+            os._exit(_tests(self.root, names))
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             done, status = os.waitpid(child, os.WNOHANG)
@@ -152,15 +154,48 @@ class Workshop:
         os.waitpid(child, 0)
         return None
 
+    def load_libraries(self, modules: Iterable[str]) -> None:
+        """Import here what the tests of these modules import from outside the tree, so that no forked process has to."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(read)
+            _tests(self.root, ["--collect-only", *tests_of(modules)], compiled=True)
+            with os.fdopen(write, "w") as pipe:
+                pipe.write("\n".join(n for n, m in sys.modules.items() if not _is_inside(self.root, m)))
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            names = pipe.read().split("\n")
+        os.waitpid(child, 0)
+        for name in names:
+            with suppress(Exception):  # a name that only its own package can import; the forked processes import it as before
+                importlib.import_module(name)
+        gc.freeze()
 
-def _tests(root: Path, names: Sequence[str]) -> int:
-    """Run pytest in this process, in silence. It returns a status other than 0 for whatever goes wrong."""
+
+def tests_of(modules: Iterable[str]) -> list[str]:
+    """The test files that judge these modules, each once."""
+    return [f"tests/test_{name}.py" for name in dict.fromkeys(name for module in modules for name in TESTS[module].split())]
+
+
+def _is_inside(root: Path, module: object) -> bool:
+    """Whether a module may depend on the tree: its file lies there, or it has none."""
+    file = getattr(module, "__file__", None)
+    return file is None or Path(file).is_relative_to(root)
+
+
+def _tests(root: Path, names: Sequence[str], *, compiled: bool = False) -> int:
+    """Run pytest in this process, in silence. It returns a status other than 0 for whatever goes wrong.
+
+    With ``compiled`` it leaves the bytecode of all modules. A mutant never leaves its own, and its file has another time than the bytecode.
+    """
     import pytest
 
     os.chdir(root)
     sys.path[:0] = [str(root / name) for name in ("fixtures", "tests", "benchmarks")]
     os.environ |= {"PYTHONPATH": str(root / "fixtures"), "PYTHONDONTWRITEBYTECODE": "1"}
-    sys.dont_write_bytecode = True
+    sys.dont_write_bytecode = not compiled
     try:
         with open(os.devnull, "w") as nothing, redirect_stdout(nothing), redirect_stderr(nothing):
             return int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *names]))
@@ -229,12 +264,10 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     modules = args.module or list(TESTS)
     every = [m for name in modules for m in mutants(name, (ROOT / PACKAGE / f"{name}.py").read_text())]
     chosen = sample(every, args.sample or len(every), args.seed)
-    import hypothesis  # noqa: F401 - imported here once, so that no forked process imports it
-    import torchao.float8  # noqa: F401 - the same
-
     with tempfile.TemporaryDirectory() as scratch:
         tree = shutil.copytree(ROOT, Path(scratch) / "tree", ignore=IGNORED, symlinks=True)
         workshop = Workshop(tree, args.timeout)
+        workshop.load_libraries({m.module for m in chosen})
         if workshop.run({m.module for m in chosen}, len(TESTS) * args.timeout) != 0:
             say("the tests fail without a mutant")
             return 2
