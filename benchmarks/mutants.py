@@ -7,7 +7,8 @@ The driver copies the working tree, so it can run beside other work. Each mutant
 sentence stand in ``mutants.toml`` with the reason.
 
 This is no tool of others, because cosmic-ray starts a command and so an import of torch for each mutant, and mutmut first runs all tests to
-learn which of them call a function. Here a table says which tests judge a module, and processes are forked from one that holds all libraries.
+learn which of them call a function. Here a table says which tests judge a module, and each process is forked from one that holds all
+libraries.
 """
 
 from __future__ import annotations
