@@ -56,9 +56,9 @@ def timed(monkeypatch, machine: Machine) -> Throughput:
 def test_blocks_alternate(monkeypatch):
     machine = Machine()
     run = timed(monkeypatch, machine)
-    assert machine.order[-22:] == ["bf16", "te-current"] * 11
+    assert machine.order[-34:] == ["bf16", "te-current"] * 17
     assert run.steps_a_block == 10  # 0.25 s of BF16
-    assert run.bf16_seconds == pytest.approx([0.25] * 11) and run.recipe_seconds == pytest.approx([0.2] * 11)
+    assert run.bf16_seconds == pytest.approx([0.25] * 17) and run.recipe_seconds == pytest.approx([0.2] * 17)
 
 
 def test_a_machine_that_slows_down_does_not_bias_the_ratio(monkeypatch):

@@ -22,7 +22,7 @@ CURRENT = recipes.get("te-current")
 @pytest.mark.slow
 def test_a_block_is_timed_beside_bf16_and_its_shape_is_on_record(eager):
     found = blocks.subject(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER, "2x32")
-    record = benchmark.timed(found, 8, "s")
+    record = benchmark.timed(found, "s", 8)
     assert record.block and record.block.model_dump() == {
         "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1, "sequence": 32, "micro_batch": 2,
     }  # fmt: skip
