@@ -80,7 +80,7 @@ TESTS = {
     "judging/policy": "overlay policy policy_file coverage",
     "judging/published_gemms": "gemm_command",
     "judging/rows": "policy_file policy bad_input known_failures",
-    "judging/speed": "throughput block_faults golden_fields",
+    "judging/speed": "throughput block_faults golden_fields faults:throughput",
     "judging/speed_goldens": "throughput_goldens throughput golden_diff",
     "judging/speed_rows": "policy_file gemm_verdict throughput",
     "judging/spreads": "along",
@@ -108,6 +108,7 @@ TESTS = {
     "gate/tally": "tally",
 }
 """The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""
+FAULTS = "faults:"
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".parity*", ".*_cache", "*.egg-info", ".hypothesis")
 
 
@@ -176,8 +177,11 @@ class Workshop:
 
 
 def tests_of(modules: Iterable[str]) -> list[str]:
-    """The test files that judge these modules, each once."""
-    return [f"tests/test_{name}.py" for name in dict.fromkeys(name for module in modules for name in TESTS[module].split())]
+    """The arguments of pytest that run the tests of these modules, each once. ``faults:CHECK`` stands for the planted faults of a check."""
+    names = dict.fromkeys(name for module in modules for name in TESTS[module].split())
+    checks = [name.removeprefix(FAULTS) for name in names if name.startswith(FAULTS)]
+    planted = ["tests/test_faults.py", "-k", f"not test_faults or {' or '.join(checks)}"] if checks else []
+    return [f"tests/test_{name}.py" for name in names if not name.startswith(FAULTS)] + planted
 
 
 def _is_inside(root: Path, module: object) -> bool:
