@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mutants
 import pytest
+from faults.catalogue import findings
 from mutants import TESTS, Mutant, Result
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +78,17 @@ def test_every_deciding_module_has_tests():
     without = {"judging/__init__", "records/__init__"}
     assert modules - set(TESTS) == without  # they hold a docstring alone
     for names in TESTS.values():
-        assert all((ROOT / "tests" / f"test_{name}.py").exists() for name in names.split()), names
+        files = [name for name in names.split() if not name.startswith(mutants.FAULTS)]
+        assert files and all((ROOT / "tests" / f"test_{name}.py").exists() for name in files), names
+
+
+def test_planted_faults_of_a_check_judge_a_module():
+    files, option, chosen = mutants.tests_of(["judging/speed"])[-3:]
+    assert (files, option, chosen) == ("tests/test_faults.py", "-k", "not test_faults or throughput")
+    assert mutants.tests_of(["judging/worth"]) == ["tests/test_worth.py"]
+    checks = {finding.look.check for _, finding in findings()}
+    named = {name.removeprefix(mutants.FAULTS) for names in TESTS.values() for name in names.split() if name.startswith(mutants.FAULTS)}
+    assert named and named <= checks
 
 
 def test_a_sample_is_the_same_for_the_same_seed():

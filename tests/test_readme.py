@@ -34,10 +34,11 @@ def shown(lines, text):
 TABLES = [
     ("h200", "gaps", 13, "README.md"),
     ("h200-variants", "gaps", 10, "README.md"),
-    ("h200-throughput", "speeds", 7, "README.md"),
+    ("h200-throughput", "speeds", 8, "README.md"),
     ("h100", "gaps", 10, "golden/README.md"),
     ("h100-variants", "gaps", 10, "golden/README.md"),
-    ("h100-throughput", "speeds", 8, "golden/README.md"),
+    ("h100-throughput", "speeds", 9, "golden/README.md"),
+    ("h200-experts", "gaps", 6, "docs/recipes.md"),
 ]
 """Record set, its table, the rows, and the page that shows it."""
 
@@ -53,7 +54,8 @@ def test_table_is_of_the_records(name, table, rows, page):
 def test_the_counts_are_those_of_the_records():
     text = (ROOT / "README.md").read_text()
     assert f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s" in text
-    assert f"So are {len(report('h200-variants').verdicts)} and {len(report('h100-variants').verdicts)} of the variants" in text
+    variants = [len(report(f"{gpu}-variants{part}").verdicts) for gpu in ("h200", "h100") for part in ("", "-numerics")]
+    assert "So are {} and {} of the variants on H200s, and {} and {} on H100s.".format(*variants) in text
 
 
 def test_the_first_table_is_of_its_records(tmp_path, capsys, monkeypatch):
