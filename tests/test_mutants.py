@@ -88,7 +88,7 @@ def test_planted_faults_of_a_check_judge_a_module():
     assert mutants.tests_of(["judging/worth"]) == ["tests/test_worth.py"]
     checks = {finding.look.check for _, finding in findings()}
     named = {name.removeprefix(mutants.FAULTS) for names in TESTS.values() for name in names.split() if name.startswith(mutants.FAULTS)}
-    assert named and named <= checks
+    assert named and all(any(name in check for check in checks) for name in named)
 
 
 def test_a_sample_is_the_same_for_the_same_seed():
