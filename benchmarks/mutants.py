@@ -35,7 +35,7 @@ from mutations import Key, Mutant, mutants
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
 TESTS = {
-    "judging/along": "along judge faults:parity",
+    "judging/along": "along judge faults:spike faults:trend faults:norms faults:validation",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration",
     "judging/causes": "causes",
@@ -177,10 +177,11 @@ class Workshop:
 
 
 def tests_of(modules: Iterable[str]) -> list[str]:
-    """The arguments of pytest that run the tests of these modules, each once. ``faults:CHECK`` stands for the planted faults of a check."""
+    """The arguments of pytest that run the tests of these modules, each once. ``faults:WORD`` stands for the planted faults
+    whose names or checks hold a word."""
     names = dict.fromkeys(name for module in modules for name in TESTS[module].split())
-    checks = [name.removeprefix(FAULTS) for name in names if name.startswith(FAULTS)]
-    planted = ["tests/test_faults.py", "-k", f"not test_faults or {' or '.join(checks)}"] if checks else []
+    words = [name.removeprefix(FAULTS) for name in names if name.startswith(FAULTS)]
+    planted = ["tests/test_faults.py", "-k", f"not test_faults or {' or '.join(words)}"] if words else []
     return [f"tests/test_{name}.py" for name in names if not name.startswith(FAULTS)] + planted
 
 

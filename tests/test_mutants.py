@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mutants
 import pytest
-from faults.catalogue import findings
+from faults.catalogue import findings, id_of
 from mutants import TESTS, Mutant, Result
 
 ROOT = Path(__file__).parents[1]
@@ -82,13 +82,13 @@ def test_every_deciding_module_has_tests():
         assert files and all((ROOT / "tests" / f"test_{name}.py").exists() for name in files), names
 
 
-def test_planted_faults_of_a_check_judge_a_module():
+def test_planted_faults_judge_a_module():
     files, option, chosen = mutants.tests_of(["judging/speed"])[-3:]
     assert (files, option, chosen) == ("tests/test_faults.py", "-k", "not test_faults or throughput")
     assert mutants.tests_of(["judging/worth"]) == ["tests/test_worth.py"]
-    checks = {finding.look.check for _, finding in findings()}
+    ids = [id_of(fault, finding) for fault, finding in findings()]
     named = {name.removeprefix(mutants.FAULTS) for names in TESTS.values() for name in names.split() if name.startswith(mutants.FAULTS)}
-    assert named and all(any(name in check for check in checks) for name in named)
+    assert named and all(any(name in found for found in ids) for name in named)
 
 
 def test_a_sample_is_the_same_for_the_same_seed():
