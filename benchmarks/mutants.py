@@ -46,7 +46,7 @@ TESTS = {
     "judging/compare/loss": "compare compare_sets",
     "judging/compare/numerics": "compare_numerics",
     "judging/compare/speed": "compare_speed",
-    "judging/completeness": "completeness",
+    "judging/completeness": "completeness references compare_added",
     "judging/coverage": "coverage",
     "judging/evaluate": "evaluate record_sets judge",
     "judging/first_step": "first_step measured_numbers",

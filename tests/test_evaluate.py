@@ -17,6 +17,8 @@ from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, Policy, SpeedRow
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
+from gemm_records import ROW
+from gemm_records import made as gemms
 from sessions import ROOT
 from timings import GPU, HERE, made
 
@@ -130,6 +132,39 @@ def test_each_session_s_control_has_a_verdict(runs, goldens):
     assert [v.status for v in evaluate(records, goldens, POLICY)[0].verdicts if v.cell.is_control] == ["pass", "drift"]
 
 
+def test_seeds_of_one_control_from_two_sessions_are_one_verdict(runs, goldens):
+    """A gate that was resumed in the middle has each seed once, so it is judged once."""
+    first, second, third = runs(recipes=("bf16",), session="one")
+    [found] = evaluate([first, *(r.model_copy(update={"session": "two"}) for r in (second, third))], goldens, POLICY)
+    assert [(v.cell.recipe, v.status) for v in found.verdicts] == [("bf16", "pass")]
+
+
+def test_one_seed_is_no_verdict_and_two_are(runs, goldens):
+    def judged(seeds: int) -> list[tuple[str, str]]:
+        [found] = evaluate([r for r in runs() if r.seed < seeds], goldens, POLICY)
+        return [(v.check, v.status, v.headline) for v in found.verdicts if not v.cell.is_control]
+
+    assert judged(1) == [("loss parity", "error", "1 seed is on record; 2 are needed")]
+    assert [found[1] for found in judged(2)] == ["inconclusive"]
+
+
+def test_cells_of_several_ranks_have_no_golden(runs, goldens):
+    """Goldens were trained on one rank, and sums over ranks are other sums."""
+    timing = made(provenance=HERE)
+    spread = [r.model_copy(update={"cell": r.cell.model_copy(update={"ranks": 2})}) for r in (*runs(recipes=("bf16",)), timing)]
+    headline = "the goldens are of 1 rank, and this is a cell of 2"
+    found = [(v.check, v.status, v.headline) for e in evaluate(spread, goldens, POLICY) for v in e.verdicts]
+    assert sorted(found) == [("loss parity", "stale", headline), ("throughput", "stale", headline)]
+
+
+def test_gemms_that_imitate_another_tool_are_shown_and_not_judged(runs):
+    policy = POLICY.model_copy(update={"gemm": (ROW,)})
+    records = [gemms(), gemms("llama3-8b", tool="te-benchmark")]
+    assert [(v.cell.model, v.check) for e in evaluate(records, Goldens(), policy) for v in e.verdicts] == [
+        ("codonfm-5b", "GEMM throughput")
+    ]
+
+
 def test_a_cell_without_a_row_is_an_error(runs, goldens):
     rows = POLICY.model_copy(update={"loss": (LossRow(margin=0.005, recipe=("bf16",), why=WHY),)})
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-nano-emulated"):
@@ -166,10 +201,11 @@ def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens)
     """NVTE variables change a recipe behind its name, so the verdict names those that were set."""
     plain = runs("H200")
     behind = [
-        r.model_copy(update={"provenance": r.provenance.model_copy(update={"environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"}})})
+        r.model_copy(update={"provenance": r.provenance.model_copy(update={"environment": set_})})
         for r in plain
+        for set_ in [{"NVTE_BACKWARD_OVERRIDE": "high_precision", "NVTE_FLASH_ATTN": "0"}]
     ]
     (sound,), (changed,) = evaluate(plain, goldens, POLICY), evaluate(behind, goldens, POLICY)
-    text = "NVTE_BACKWARD_OVERRIDE=high_precision: Transformer Engine may do something else than the recipe's name says"
+    text = "NVTE_BACKWARD_OVERRIDE=high_precision, NVTE_FLASH_ATTN=0: Transformer Engine may do something else than the recipe's name says"
     assert all(("environment", text) in v.lines for v in changed.verdicts)
     assert not any(name == "environment" for v in sound.verdicts for name, _ in v.lines)
