@@ -72,16 +72,18 @@ def test_the_same_session_is_planned_exactly_and_a_slower_one_is_told(records, g
     assert "planned 100 s, took 125 s (-20%)" in capsys.readouterr().out
 
 
-def test_idle_workers_are_no_seconds_of_the_session(records, golden):
-    """Two workers: it began after 5 s and ended 7 s after its last test. The tests waited 15 s for others."""
+@pytest.mark.parametrize(("status", "end"), [("ok", 7), ("tests failed", 7), ("interrupted", 0)])
+def test_idle_workers_and_unfinished_tests_are_no_seconds_of_the_session(records, golden, status, end):
+    """Two workers: it began after 5 s and ended 7 s after its last test. The tests waited 15 s for others. Who interrupts a session cuts
+    tests off, so its last seconds belong to them."""
     [made] = manifest.load([records])
     times = {("test_loss_parity", CELL.id): (5.0, 47.0), ("test_modes", CELL.id): (60.0, 33.0)}
     tests = [
         s.model_copy(update=dict(zip(("begun", "seconds"), times.get((s.test, s.cell), (None, None)), strict=True))) for s in made.selected
     ]
-    manifest.write(records, made.model_copy(update={"selected": tests, "workers": 2}))
+    manifest.write(records, made.model_copy(update={"selected": tests, "workers": 2, "status": status}))
     main(["plan", str(records), "--write", "--golden-dir", str(golden)])
-    assert seconds.load(golden, "cpu").session == 5 + 7 + (47 + 33 - 20 - 45) / 2
+    assert seconds.load(golden, "cpu").session == 5 + end + (47 + 33 - 20 - 45) / 2
 
 
 @pytest.mark.parametrize(
