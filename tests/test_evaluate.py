@@ -140,7 +140,7 @@ def test_seeds_of_one_control_from_two_sessions_are_one_verdict(runs, goldens):
 
 
 def test_one_seed_is_no_verdict_and_two_are(runs, goldens):
-    def judged(seeds: int) -> list[tuple[str, str]]:
+    def judged(seeds: int) -> list[tuple[str, ...]]:
         [found] = evaluate([r for r in runs() if r.seed < seeds], goldens, POLICY)
         return [(v.check, v.status, v.headline) for v in found.verdicts if not v.cell.is_control]
 
