@@ -50,6 +50,23 @@ def test_a_higher_loss_is_reached_later():
     assert later(0.02, 0.01, batch=batch, axis="tokens") == f"FP8 reaches BF16's loss 13 tokens later: {share}"
 
 
+def test_half_a_step_is_a_cost():
+    """0.1% of 3.2025 nats at 0.005 nats a step is 0.64 steps."""
+    assert later(0.001) == "FP8 reaches BF16's loss 1 steps later: 0.2% [+0.2%, +0.2%] of the run"
+
+
+def test_the_tokens_are_bf16_s_and_the_share_is_of_the_whole_run():
+    """The last point of this run is step 640, and its fall goes on at the same rate."""
+    points = [*range(1, 400), 640]
+    loss = [5.0 - 0.005 * at for at in points]
+    given = {"points": points, "batch_unit": "tokens"}
+    pair = align(run(loss, batch=[1000.0] * 400, **given), run(loss, "fp8", batch=[500.0] * 400, **given))
+    found = cost([pair], Interval(0.02, 0.02, 0.02, 1, 0.9), Asked()).text
+    behind = 0.02 * float(np.mean(loss[-80:])) / 0.005
+    said = f"{behind / 640:.1%} [{behind / 640:+.1%}, {behind / 640:+.1%}]"
+    assert found == f"FP8 reaches BF16's loss {behind:.0f} steps later, {behind * 1000:.3g} tokens: {said} of the run"
+
+
 def test_the_cost_is_that_of_the_tail_that_was_asked_for():
     """Twice as steep, the fall costs half as much."""
     steep = [6.0 - 0.01 * i for i in range(200)] + [4.0 - 0.005 * i for i in range(200)]
@@ -89,7 +106,7 @@ ODD = "; away from 1 from the first steps on: a wrong scale, cold scales, or a l
 @pytest.mark.parametrize(("ratio", "odd"), [(1.0, ""), (1.0625, ODD), (0.9375, ODD), (1.049, ""), (0.951, "")])
 def test_the_gradient_norms_of_the_first_tenth_and_of_the_tail(ratio, odd):
     """The first tenth has 40 of 400 points. The odd values beside it and beside the tail of 80 points count for nothing."""
-    values = [ratio] * 40 + [9.0] * 280 + [1.5] * 80
+    values = [ratio - 0.25] * 20 + [ratio + 0.25] * 20 + [9.0] * 280 + [1.5] * 80
     text = f"FP8 / BF16: {ratio:.3f} in the first tenth, 1.500 in the tail, 99% of them below 1.500{odd}"
     assert gradient_norms([norms([2 * v for v in values], 2.0)], Asked()) == Finding("gradient norm", text)
 
