@@ -76,7 +76,7 @@ TESTS = {
     "judging/pair/cost": "pair_cost pair_shape",
     "judging/pair/finding": "pair_sentences pair_verdict",
     "judging/pair/noise": "pair_noise pair_verdict pair_shape",
-    "judging/pair/shape": "pair_shape",
+    "judging/pair/shape": "pair_moves pair_shape",
     "judging/policy": "overlay policy policy_rows policy_file coverage",
     "judging/published_gemms": "gemm_command",
     "judging/rows": "rows policy_file policy bad_input known_failures",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def test_until_is_the_last_point_and_allows_runs_of_other_lengths():
 
 def test_the_values_of_a_metric_are_those_of_the_common_points():
     """None if one of the runs has none of it. A value that is not finite is NaN."""
-    rates = {"learning_rate": [1.0, math.inf, 3.0]}
+    rates: dict[str, Any] = {"learning_rate": [1.0, math.inf, 3.0]}
     pair = align(run([2.0, 3.0, 4.0], **rates), run([2.0, 3.0, math.nan], "fp8", learning_rate=[4.0, 5.0, 6.0]))
     columns = pair.column("learning_rate")
     assert columns is not None
@@ -103,7 +104,7 @@ def test_a_pair_says_what_is_equal_and_what_nobody_logged(bf16, fp8, text):
 def test_the_first_point_of_another_schedule_or_batch_is_named():
     """A thousandth is the printed digits."""
     rates, batch = [1000.0] * 98 + [998.5] * 2, [1000.0] * 97 + [1001.5] * 3
-    equal = {"learning_rate": [1000.0] * 100, "batch": [1000.0] * 100}
+    equal: dict[str, Any] = {"learning_rate": [1000.0] * 100, "batch": [1000.0] * 100}
     pair = align(run(noisy(100), **equal), run(noisy(100), "fp8", learning_rate=rates, batch=batch))
     text = "learning rates differ from step 99 on (1000 and 998.5); tokens or samples a step differ from step 98 on (1000 and 1002)"
     assert paired(pair) == Finding("pair", f"{text}; correlation of the detrended losses 1.000", "inconclusive", True, NO_PAIR)
@@ -133,7 +134,8 @@ def test_the_correlation_shows_whether_the_batches_are_the_same(share, text, sta
 def test_the_correlation_is_that_of_second_differences_in_the_second_half():
     """The first half does not count, and a flat loss correlates with nothing."""
     tail = [2.0, 3.0, 2.5, 4.0]
-    assert correlation(both([2.0, 2.0, 2.0, *tail], [5.0, 3.0, 9.0, *tail])) == (pytest.approx(1.0), 2)
+    found, count = correlation(both([2.0, 2.0, 2.0, *tail], [5.0, 3.0, 9.0, *tail]))
+    assert found == pytest.approx(1.0) and count == 2
     assert correlation(both(noisy(6))) == (0.0, 1)
     flat = [2.0] * 9
     for first, second in ((flat, noisy(9)), (noisy(9), flat), (flat, flat)):

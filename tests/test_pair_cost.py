@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ FALLING = [5.0 - 0.005 * i for i in range(400)]
 LEVEL = float(np.mean(FALLING[-80:]))
 
 
-def later(gap: float, half: float = 0.0, asked: Asked | None = None, **changes: object) -> str:
+def later(gap: float, half: float = 0.0, asked: Asked | None = None, **changes: Any) -> str:
     found = cost([both(FALLING, **changes)], Interval(gap, gap - half, gap + half, 1, 0.9), asked or Asked())
     assert (found.name, found.status, found.decisive) == ("equal loss", None, False)
     return found.text
@@ -59,7 +60,7 @@ def test_the_tokens_are_bf16_s_and_the_share_is_of_the_whole_run():
     """The last point of this run is step 640, and its fall goes on at the same rate."""
     points = [*range(1, 400), 640]
     loss = [5.0 - 0.005 * at for at in points]
-    given = {"points": points, "batch_unit": "tokens"}
+    given: dict[str, Any] = {"points": points, "batch_unit": "tokens"}
     pair = align(run(loss, batch=[1000.0] * 400, **given), run(loss, "fp8", batch=[500.0] * 400, **given))
     found = cost([pair], Interval(0.02, 0.02, 0.02, 1, 0.9), Asked()).text
     behind = 0.02 * float(np.mean(loss[-80:])) / 0.005

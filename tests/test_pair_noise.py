@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from fp8parity.judging.pair.aligned import align
-from fp8parity.judging.pair.finding import PUBLISHED, Asked, Finding, RunToRun
+from fp8parity.judging.pair.finding import PUBLISHED, Asked, Finding
 from fp8parity.judging.pair.noise import grain, holes, interval, run_to_run, tail_of
 from fp8parity.judging.stats import batch_error
 from plain_runs import both, noisy, run
@@ -118,13 +118,16 @@ def test_a_filter_may_hide_a_nan_where_none_was_seen():
 def test_equal_runs_lie_apart_by_what_is_published_or_said_or_repeated():
     """Repeats that lie significantly further apart than the assumption replace it; others are pooled with it."""
     assert run_to_run(Asked()) == PUBLISHED
-    assert run_to_run(Asked(spread=0.001)) == RunToRun(0.001, 24, "the value of --spread")
-    near = run_to_run(Asked(repeats=(0.0006,)))
-    assert near == RunToRun(pytest.approx(0.0006), 25, f"1 repeat of BF16, pooled with {PUBLISHED.source}")
-    two = run_to_run(Asked(spread=0.001, repeats=(0.0, 0.002)))
-    assert two == RunToRun(pytest.approx(math.sqrt((4e-6 + 24e-6) / 26)), 26, "2 repeats of BF16, pooled with the value of --spread")
-    assert run_to_run(Asked(repeats=(0.003,))) == RunToRun(pytest.approx(0.003), 1, "1 repeat of BF16")
-    assert run_to_run(Asked(repeats=(0.003, -0.004))) == RunToRun(pytest.approx(math.sqrt(12.5e-6)), 2, "2 repeats of BF16")
+    for spread, repeats, sd, df, source in (
+        (0.001, (), 0.001, 24, "the value of --spread"),
+        (None, (0.0006,), 0.0006, 25, f"1 repeat of BF16, pooled with {PUBLISHED.source}"),
+        (0.001, (0.0, 0.002), math.sqrt((4e-6 + 24e-6) / 26), 26, "2 repeats of BF16, pooled with the value of --spread"),
+        (None, (0.003,), 0.003, 1, "1 repeat of BF16"),
+        (None, (0.003, -0.004), math.sqrt(12.5e-6), 2, "2 repeats of BF16"),
+    ):
+        found = run_to_run(Asked(spread=spread, repeats=repeats))
+        assert (found.df, found.source) == (df, source)
+        assert found.sd == pytest.approx(sd)
 
 
 def test_the_interval_of_one_pair_holds_the_noise_and_the_spread():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def fp8(gap: float = 0.0, noise: int = 1) -> list[float]:
     return (np.asarray(BF16) * (1 + np.roll(CLOSE, noise)) * (1 + gap)).tolist()
 
 
-def judged(gap: float = 0.0, asked: Asked | None = None, steps: int = 400, **logged: object) -> PairVerdict:
+def judged(gap: float = 0.0, asked: Asked | None = None, steps: int = 400, **logged: Any) -> PairVerdict:
     return judge([run(BF16[:steps], **logged)], [run(fp8(gap)[:steps], "fp8", **logged)], asked or Asked())
 
 
@@ -57,7 +58,7 @@ def test_every_line_of_a_sound_pair():
 
 
 def test_what_is_logged_is_not_named_as_unchecked():
-    logged = {"learning_rate": [1.0] * 400, "batch": [8.0] * 400, "grad_norm": [1.0] * 400}
+    logged: dict[str, Any] = {"learning_rate": [1.0] * 400, "batch": [8.0] * 400, "grad_norm": [1.0] * 400}
     assert judged(**logged).unchecked == [*ALWAYS, SPREAD]
     assert judged(grad_norm=[1.0] * 400).unchecked == [*ALWAYS, *NEVER_LOGGED[:2], SPREAD]
 
@@ -79,6 +80,13 @@ FAULT = "the loss is lower than BF16's by more than 3 margins: such a gain is a 
 def test_the_place_of_the_tail_gap_in_words(gap, status, code, headline):
     v = judged(gap)
     assert (v.status, v.code, v.headline) == (status, code, headline)
+    assert dict(v.lines)["tail gap"].endswith(f" over the last 80 points, margin 0.25%; {ASSUMED}")
+
+
+def test_the_gap_is_that_of_the_tail_alone():
+    early = np.asarray(BF16) * (1 + CLOSE) * np.where(np.arange(400) < 320, 1.01, 1.0)
+    v = judge([run(BF16)], [run(early.tolist(), "fp8")], Asked())
+    assert v.status == "pass" and v.gap is not None and v.gap.mean == pytest.approx(0.0, abs=1e-4)
 
 
 def test_several_pairs_are_told_as_seeds():
@@ -95,7 +103,7 @@ def test_several_pairs_are_told_as_seeds():
 
 
 def test_a_metric_that_one_of_several_pairs_lacks_is_unchecked():
-    logged = {"learning_rate": [1.0] * 400, "batch": [8.0] * 400, "grad_norm": [1.0] * 400}
+    logged: dict[str, Any] = {"learning_rate": [1.0] * 400, "batch": [8.0] * 400, "grad_norm": [1.0] * 400}
     v = judge([run(BF16, **logged), run(BF16)], [run(fp8(), "f1", **logged), run(fp8(), "f2")], Asked())
     assert v.unchecked == [*ALWAYS, *NEVER_LOGGED]
 
@@ -140,6 +148,7 @@ def test_a_gap_needs_two_points_in_each_batch(steps, lines):
         ({"not_finite": [5]}, 0.0, "fail", "FP8's loss is not finite at step 5 (1 in all)"),
         ({"not_finite": [5], "learning_rate": [2.0] * 400}, 0.0, "fail", "FP8's loss is not finite at step 5 (1 in all)"),
         ({"learning_rate": [2.0] * 400}, 0.02, "inconclusive", "these two runs are not shown to be a pair"),
+        ({"learning_rate": [2.0] * 400}, -0.02, "inconclusive", "these two runs are not shown to be a pair"),
         ({"hides": "it does"}, 0.0, "inconclusive", "a NaN may be hidden in the file"),
         ({"hides": "it does"}, -0.005, "inconclusive", "a NaN may be hidden in the file"),
         ({"hides": "it does"}, 0.005, "fail", "the loss is higher than BF16's by more than the margin"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fp8parity.judging.policy import LossRow
 from fp8parity.judging.rows import Alike, inherited, line_of, read_rows
-from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.cell import Cell, Execution, Strict
 
 WHY = "made up it"
 
@@ -42,7 +42,7 @@ def test_the_line_of_a_row_is_that_of_its_header():
 def test_an_unknown_table_is_named_beside_those_that_are_known(tmp_path: Path):
     path = tmp_path / "policy.toml"
     path.write_text("[[xs]]\n[[los]]\n")
-    kinds = {"loss": LossRow, "alike": Alike}
+    kinds: dict[str, type[Strict]] = {"loss": LossRow, "alike": Alike}
     with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: unknown table 'los'; known: loss, alike$"):
         read_rows(path, kinds)
     assert read_rows(path, kinds, others=True) == {"loss": [], "alike": []}
