@@ -43,14 +43,17 @@ def test_the_rounding_of_a_loss_that_varies_averages_out():
     assert grain([near], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {81 / 202:.4%}"
     averaged = 2 / math.sqrt(6 * 81) * 81 / 242
     assert grain([far], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {averaged:.4%}"
+    fine = grain([both([2.0, 4.0] * 202 + [2.0], decimals=1)], Asked(margin=0.9)).text
+    assert fine == f"1 decimals; the smallest gap that the file can show is {averaged / 10:.4%}"
 
 
 def test_the_grain_is_that_of_the_coarsest_file_in_its_tail():
     """The loss before the tail counts for nothing."""
     high = [90.0] * 320 + [2.0] * 80
-    fine, mixed = both(high, decimals=4), align(run(high), run(high, "fp8", decimals=3))
+    fine, fp8, bf16 = both(high, decimals=4), align(run(high), run(high, "fp8", decimals=3)), align(run(high, decimals=3), run(high, "fp8"))
     text = "3 decimals, 4 decimals, losses written in full; the smallest gap that the file can show is 0.0500%"
-    assert grain([fine, mixed], Asked()) == grain([mixed, fine], Asked()) == Finding("grain", text, "pass")
+    for pairs in ([fine, fp8], [fp8, fine], [fine, bf16], [bf16, fine]):
+        assert grain(pairs, Asked()) == Finding("grain", text, "pass")
 
 
 @pytest.mark.parametrize(("points", "few"), [(40, ""), (39, "; only 19 points in the tail, 20 are needed")])
@@ -68,8 +71,9 @@ def test_too_few_points_come_before_too_few_digits():
 
 
 def test_whole_files_have_no_holes():
-    assert holes([both(noisy())], Asked()) == [Finding("holes", "none: every point is there and finite", "pass")]
-    assert len(holes([both(noisy(), averaging="unknown")], Asked())) == 1
+    for averaging in ("of one step", "unknown"):
+        found = holes([both(noisy(), averaging=averaging)], Asked())
+        assert found == [Finding("holes", "none: every point is there and finite", "pass")]
 
 
 def test_every_hole_is_told_with_its_run():
