@@ -145,16 +145,17 @@ def test_the_interval_of_one_pair_holds_the_noise_and_the_spread():
     assert (found.n, found.level) == (1, 0.8)
 
 
-def test_the_interval_of_several_pairs_pools_their_own_spread():
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_interval_of_several_pairs_pools_their_own_spread(count):
     """The pooled variance has the degrees of freedom of the pairs and, rounded, those of the noise and the assumption."""
-    curves = [np.random.default_rng(s).normal(0.001 + 1e-4 * s, 0.01, 400) for s in range(3)]
+    curves = [np.random.default_rng(s).normal(0.001 + 1e-4 * s, 0.01, 400) for s in range(count)]
     errors = [batch_error(c) for c in curves]
     own, df = float(np.mean([e**2 for e, _ in errors])), sum(d for _, d in errors)
     variance = own + 0.0006**2
     freedom = round(variance**2 / (own**2 / df + 0.0006**4 / 24))
     means = [c.mean() for c in curves]
-    pooled = (2 * np.var(means, ddof=1) + freedom * variance) / (2 + freedom)
-    half = stats.t.ppf(0.95, 2 + freedom) * math.sqrt(pooled / 3)
+    pooled = ((count - 1) * np.var(means, ddof=1) + freedom * variance) / (count - 1 + freedom)
+    half = stats.t.ppf(0.95, count - 1 + freedom) * math.sqrt(pooled / count)
     found = interval(curves, Asked())
     assert (found.low, found.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half), rel=1e-9)
-    assert (found.n, found.level) == (3, 0.9)
+    assert (found.n, found.level) == (count, 0.9)
