@@ -23,6 +23,12 @@ def test_the_points_are_those_that_both_have_and_whose_losses_are_finite():
     assert (pair.at.tolist(), pair.reference.tolist(), pair.candidate.tolist()) == ([1, 2, 5], [2, 3, 5], [4, 3, 10])
     assert pair.gap.tolist() == [1, 0, 1]
     assert [pair.place(i) for i in range(3)] == ["step 1", "step 2", "step 5"]
+    turned = align(run(second), run(first, "fp8"))
+    assert (turned.at.tolist(), turned.reference.tolist(), turned.candidate.tolist()) == ([1, 2, 5], [4, 3, 10], [2, 3, 5])
+
+
+def test_a_loss_may_be_small():
+    assert align(run([0.5, 1e-9]), run([0.25, 1e-9], "fp8")).gap.tolist() == [-0.5, 0.0]
 
 
 def test_until_is_the_last_point_and_allows_runs_of_other_lengths():
