@@ -14,7 +14,7 @@ import gemm_records
 import pytest
 import torch
 from fp8parity.cli import gemm, main
-from fp8parity.judging.published_gemms import ROWS, beside
+from fp8parity.judging.published_gemms import ROWS, Beside, beside
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.storage import name_of
 from fp8parity.report import gemms
@@ -187,3 +187,17 @@ def test_published_ratios_are_those_of_the_tutorial():
     kernel = [1.905, 1.923, 1.830, 3.481]
     for mode, wanted in ((GemmMode.TRAINING, training), (GemmMode.KERNEL, kernel)):
         assert [row.ratio for row in ROWS if row.mode == mode] == pytest.approx(wanted, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "difference", "says"),
+    [
+        (1.63, 0.03, "here 1.63x (+3.0%; as near as its tool repeats)"),
+        (1.53, -0.03, "here 1.53x (-3.0%; as near as its tool repeats)"),
+        (1.64, 0.031, "here 1.64x (+3.1%; its tool repeats to 3%)"),
+        (1.53, -0.031, "here 1.53x (-3.1%; its tool repeats to 3%)"),
+        (None, None, "here no sum"),
+    ],
+)
+def test_a_published_ratio_and_ones_own_in_words(ratio, difference, says):
+    assert Beside(ROWS[0], ratio, difference).text == f"published training, H200 NVL: 1.58x; {says}"

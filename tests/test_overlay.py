@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -85,5 +86,18 @@ def test_other_goldens_are_refused(folder):
 
 
 def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):
-    with pytest.raises(ValueError, match=r'policy.toml: cannot be read: No such file .* it needs \[\[extends\]\] with goldens = "shipped"'):
+    path, adds = tmp_path / policy.FILE, '[[extends]] with goldens = "shipped"'
+    says = f"{path}: cannot be read: No such file or directory. For goldens beside the shipped ones it needs {adds}"
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         policy.load(tmp_path, DAY)
+
+
+def test_a_folder_of_an_older_layout_is_told_where_its_rows_went(folder):
+    """A folder that has both files is of the layout of today."""
+    (folder / "tolerances.toml").write_text("")
+    assert policy.load(folder, DAY).loss_row(cell("mine")).margin == 0.02
+    path = folder / policy.FILE
+    path.unlink()
+    says = f"{path}: does not exist; {folder} has the tolerances.toml of an older layout (CHANGELOG.md says what replaced it)"
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        policy.load(folder, DAY)

@@ -39,6 +39,12 @@ def test_a_flat_or_rising_loss_says_nothing(slope, said):
     assert (worth.later(POINTS, falling(slope, 0.1), gap(0.001)) is not None) is said
 
 
+@pytest.mark.parametrize(("level", "points"), [(2.0, 80), (2.0, 100), (2.13, 1000), (3.7, 1000)])
+def test_a_constant_loss_has_no_slope_of_rounding(level, points):
+    """The slope of its line was found as 1e-18, and what a gap costs as 1e16 steps."""
+    assert worth.later(1 + np.arange(points, dtype=float), np.full(points, level), gap(0.01)) is None
+
+
 def test_the_interval_holds_the_truth():
     """Noise in the reference makes the slope unsure; with the gap's own error the interval covers 90% or a little more."""
     rng, hits, trials, true = np.random.default_rng(1), 0, 400, 0.004

@@ -1,0 +1,161 @@
+"""What a pair of files can show: the grain of their digits, their holes, and how far equal runs lie apart."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from fp8parity.judging.pair.aligned import align
+from fp8parity.judging.pair.finding import PUBLISHED, Asked, Finding
+from fp8parity.judging.pair.noise import grain, holes, interval, run_to_run, tail_of
+from fp8parity.judging.stats import batch_error
+from plain_runs import both, noisy, run
+from scipy import stats
+
+HIDDEN = "a NaN may be hidden in the file"
+
+
+@pytest.mark.parametrize(
+    ("points", "share", "expected"),
+    [(400, 0.2, 80), (102, 0.2, 20), (103, 0.2, 21), (60, 0.2, 20), (40, 0.2, 20), (38, 0.2, 19), (39, 0.2, 19), (30, 0.5, 15)],
+)
+def test_the_tail_is_a_share_of_the_run_and_twenty_points_if_half_of_it_has_so_many(points, share, expected):
+    assert tail_of(both(noisy(points)), Asked(tail=share)) == expected
+
+
+def test_losses_in_full_have_no_grain():
+    assert grain([both(noisy())], Asked()) == Finding("grain", "losses written in full", "pass")
+
+
+def test_the_rounding_of_a_flat_loss_does_not_average_out():
+    """Two decimals of a loss of 2 show 0.5%: this is enough for a margin of 1%, and for no narrower one."""
+    pair, text = both([2.0] * 400, decimals=2), "2 decimals; the smallest gap that the file can show is 0.5000%"
+    assert grain([pair], Asked(margin=0.01)) == Finding("grain", text, "pass")
+    coarse = Finding("grain", f"{text}, too coarse for a margin of 0.99%", "inconclusive", False, "the losses have too few digits")
+    assert grain([pair], Asked(margin=0.0099)) == coarse
+
+
+def test_the_rounding_of_a_loss_that_varies_averages_out():
+    """Rounding to whole numbers, and a tail of 81 points, that lie 1 or 2 apart: only what varies by more than the rounding averages it."""
+    near, far = both([2.0, 3.0] * 202 + [2.0], decimals=0), both([2.0, 4.0] * 202 + [2.0], decimals=0)
+    assert tail_of(near, Asked()) == 81
+    assert grain([near], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {81 / 202:.4%}"
+    averaged = 2 / math.sqrt(6 * 81) * 81 / 242
+    assert grain([far], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {averaged:.4%}"
+    fine = grain([both([2.0, 4.0] * 202 + [2.0], decimals=1)], Asked(margin=0.9)).text
+    assert fine == f"1 decimals; the smallest gap that the file can show is {averaged / 10:.4%}"
+
+
+def test_the_grain_is_that_of_the_coarsest_file_in_its_tail():
+    """The loss before the tail counts for nothing."""
+    high = [90.0] * 320 + [2.0] * 80
+    fine, fp8, bf16 = both(high, decimals=4), align(run(high), run(high, "fp8", decimals=3)), align(run(high, decimals=3), run(high, "fp8"))
+    text = "3 decimals, 4 decimals, losses written in full; the smallest gap that the file can show is 0.0500%"
+    for pairs in ([fine, fp8], [fp8, fine], [fine, bf16], [bf16, fine]):
+        assert grain(pairs, Asked()) == Finding("grain", text, "pass")
+
+
+@pytest.mark.parametrize(("points", "few"), [(40, ""), (39, "; only 19 points in the tail, 20 are needed")])
+def test_a_tail_needs_twenty_points(points, few):
+    found = grain([both(noisy()), both(noisy(points))], Asked())
+    if few:
+        assert found == Finding("grain", f"losses written in full{few}", "inconclusive", True, "the tail has too few points")
+    else:
+        assert found == Finding("grain", "losses written in full", "pass")
+
+
+def test_too_few_points_come_before_too_few_digits():
+    text = "1 decimals; the smallest gap that the file can show is 5.0000%; only 10 points in the tail, 20 are needed"
+    assert grain([both([2.0] * 20, decimals=1)], Asked()).text == text
+
+
+def test_whole_files_have_no_holes():
+    for averaging in ("of one step", "unknown"):
+        found = holes([both(noisy(), averaging=averaging)], Asked())
+        assert found == [Finding("holes", "none: every point is there and finite", "pass")]
+
+
+def test_every_hole_is_told_with_its_run():
+    cut = {"points": [*range(1, 10), *range(13, 44)], "replaced": 2, "skipped": 4, "averaging": "moving average"}
+    pair = align(run(noisy(40), averaging="mean since the last log"), run(noisy(40), "fp8", **cut), until=40)
+    assert holes([pair], Asked()) == [
+        Finding("holes", "FP8: 3 missing points"),
+        Finding("holes", "FP8: 2 points logged again after a restart"),
+        Finding("holes", "FP8: 4 skipped steps"),
+        Finding("holes", "a logged loss is a mean since the last log"),
+        Finding("holes", "a logged loss is a moving average"),
+    ]
+    assert holes([both(noisy(), replaced=1)], Asked()) == [
+        Finding("holes", f"{name}: 1 points logged again after a restart") for name in ("FP8", "BF16")
+    ]
+
+
+def test_a_nan_is_red_for_fp8_and_undecided_for_bf16():
+    pair = align(run(noisy(), not_finite=[7]), run(noisy(), "fp8", not_finite=[5, 9], axis="steps"))
+    first, second = "FP8's loss is not finite at step 5 (2 in all)", "BF16's loss is not finite at step 7 (1 in all)"
+    fp8, bf16 = Finding("holes", first, "fail", True, first), Finding("holes", second, "inconclusive", True, second)
+    assert holes([pair], Asked()) == [fp8, bf16]
+    early = "FP8's loss is not finite at step 5 (1 in all)"
+    assert holes([pair], Asked(until=5)) == [Finding("holes", early, "fail", True, early)]
+    assert holes([pair], Asked(until=7))[1] == bf16
+    assert holes([pair], Asked(until=4)) == [Finding("holes", "none: every point is there and finite", "pass")]
+
+
+def test_a_norm_that_overflows_in_both_runs_says_nothing_about_fp8():
+    pair = align(run(noisy(), norm_not_finite=[3, 8]), run(noisy(), "fp8", norm_not_finite=[3, 6]))
+    first, second = "FP8's gradient norm is not finite at step 6 (1 in all)", "BF16's gradient norm is not finite at step 3 (2 in all)"
+    fp8, bf16 = Finding("holes", first, "fail", True, first), Finding("holes", second, "inconclusive", True, second)
+    assert holes([pair], Asked()) == [fp8, bf16]
+
+
+def test_a_filter_may_hide_a_nan_where_none_was_seen():
+    hiding, text = run(noisy(), "fp8", hides="it does"), "a NaN may be hidden: it does; if that filter was off, say --unfiltered"
+    hidden = [Finding("holes", f"{name}: {text}", "inconclusive", False, HIDDEN) for name in ("FP8", "BF16")]
+    assert holes([align(run(noisy()), hiding)], Asked()) == hidden[:1]
+    assert holes([align(hiding, run(noisy()))], Asked()) == hidden[1:]
+    assert holes([align(hiding, hiding)], Asked(unfiltered=True)) == [Finding("holes", "none: every point is there and finite", "pass")]
+    seen = run(noisy(), "fp8", hides="it does", not_finite=[5])
+    assert [f.status for f in holes([align(run(noisy()), seen)], Asked())] == ["fail"]
+
+
+def test_equal_runs_lie_apart_by_what_is_published_or_said_or_repeated():
+    """Repeats that lie significantly further apart than the assumption replace it; others are pooled with it."""
+    assert run_to_run(Asked()) == PUBLISHED
+    for spread, repeats, sd, df, source in (
+        (0.001, (), 0.001, 24, "the value of --spread"),
+        (None, (0.0006,), 0.0006, 25, f"1 repeat of BF16, pooled with {PUBLISHED.source}"),
+        (0.001, (0.0, 0.002), math.sqrt((4e-6 + 24e-6) / 26), 26, "2 repeats of BF16, pooled with the value of --spread"),
+        (None, (0.003,), 0.003, 1, "1 repeat of BF16"),
+        (None, (0.003, -0.004), math.sqrt(12.5e-6), 2, "2 repeats of BF16"),
+    ):
+        found = run_to_run(Asked(spread=spread, repeats=repeats))
+        assert (found.df, found.source) == (df, source)
+        assert found.sd == pytest.approx(sd)
+
+
+def test_the_interval_of_one_pair_holds_the_noise_and_the_spread():
+    gaps = np.random.default_rng(3).normal(0.001, 0.01, 400)
+    error, df = batch_error(gaps)
+    variance = error**2 + 0.0006**2
+    half = stats.t.ppf(0.9, variance**2 / (error**4 / df + 0.0006**4 / 24)) * math.sqrt(variance)
+    found = interval([gaps], Asked(alpha=0.1))
+    mean = float(gaps.mean())
+    assert (found.mean, found.low, found.high) == pytest.approx((mean, mean - half, mean + half), rel=1e-9)
+    assert (found.n, found.level) == (1, 0.8)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_interval_of_several_pairs_pools_their_own_spread(count):
+    """The pooled variance has the degrees of freedom of the pairs and, rounded, those of the noise and the assumption."""
+    curves = [np.random.default_rng(s).normal(0.001 + 1e-4 * s, 0.01, 400) for s in range(count)]
+    errors = [batch_error(c) for c in curves]
+    own, df = float(np.mean([e**2 for e, _ in errors])), sum(d for _, d in errors)
+    variance = own + 0.0006**2
+    freedom = round(variance**2 / (own**2 / df + 0.0006**4 / 24))
+    means = [c.mean() for c in curves]
+    pooled = ((count - 1) * np.var(means, ddof=1) + freedom * variance) / (count - 1 + freedom)
+    half = stats.t.ppf(0.95, count - 1 + freedom) * math.sqrt(pooled / count)
+    found = interval(curves, Asked())
+    assert (found.low, found.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half), rel=1e-9)
+    assert (found.n, found.level) == (count, 0.9)

@@ -1,0 +1,205 @@
+"""Verdicts on times of steps: the whole sentence of each, and what holds exactly on the edge of a band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging.policy import SpeedRow
+from fp8parity.judging.speed import SpeedEntry, SpeedGolden
+from fp8parity.records.cell import Mode
+from fp8parity.records.schema import Throughput
+from timings import CELL, HERE, ROW, calm_but, made
+
+WIDE = SpeedRow(band=0.25, memory_band=0.25, bf16_band=0.25, clock_band=0.25, why="edges that are exact")
+STEP = 105 / 128
+"""Seconds that have exact quotients by 3/2, 5/2 and 7/2."""
+ON_CPU = HERE.model_copy(update={"capability": None})
+
+
+def exact(ratio: float | Sequence[float] = 2.0, memory: float = 0.5, bf16: float = 1.0, **changes: Any) -> Throughput:
+    """A record of 11 pairs with exactly this ratio or these ratios, and with this share of BF16's memory."""
+    ratios = [ratio] * 11 if isinstance(ratio, int | float) else list(ratio)
+    own = [STEP * bf16] * len(ratios)
+    times = {"bf16_seconds": own, "recipe_seconds": [b / r for b, r in zip(own, ratios, strict=True)]}
+    return made(**{**times, "bf16_memory": 2**34, "recipe_memory": round(2**34 * memory), **changes})
+
+
+def between(low: float, middle: float, high: float) -> list[float]:
+    """Eleven ratios with this interval of their median."""
+    return [low] * 2 + [middle] * 7 + [high] * 2
+
+
+def judged(record: Throughput, row: SpeedRow = WIDE, golden: Throughput | None = None) -> tuple[str, str]:
+    found = speed.judge(record, speed_goldens.updated(None, [golden or exact()]), row)
+    return found.status, found.headline
+
+
+PASS = ("pass", "the ratio to BF16 is inside the golden's band")
+IMPROVED = ("improved", "faster or smaller than the golden by more than its band")
+CROSSES = ("inconclusive", "the interval of the ratio crosses the golden's band")
+FAULT = "than the golden by more than 3 bands: such a gain is a fault, or needs a new golden"
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (exact(1.5), PASS),
+        (exact(1.25), ("fail", "slower: 1.250x BF16, golden 2.000x")),
+        (exact(between(1.25, 1.5, 1.5)), CROSSES),
+        (exact(2.5), PASS),
+        (exact(between(2.5, 2.625, 3.0)), CROSSES),
+        (exact(2.625), IMPROVED),
+        (exact(3.5), IMPROVED),
+        (exact(3.75), ("fail", f"faster {FAULT}")),
+        (exact(memory=0.625), PASS),
+        (exact(memory=0.75), ("fail", "more memory: 0.750 of BF16's, golden 0.500")),
+        (exact(memory=0.375), PASS),
+        (exact(memory=0.25), IMPROVED),
+        (exact(memory=0.125), IMPROVED),
+        (exact(memory=0.0625), ("fail", f"less memory {FAULT}")),
+    ],
+)
+def test_the_edge_of_a_band_is_inside(record, expected):
+    assert judged(record) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (exact(bf16=2), ("drift", "BF16 itself moved: -50.0% tokens/s, from 39,946 to 19,973; the framework, not the recipe")),
+        (exact(bf16=0.5), ("drift", "BF16 itself moved: +100.0% tokens/s, from 39,946 to 79,892; the framework, not the recipe")),
+        (
+            exact(bf16_seconds=[STEP] * 6 + [2 * STEP] * 5, recipe_seconds=[STEP / 2] * 6 + [STEP] * 5),
+            ("inconclusive", "the interval of BF16's tokens/s crosses their band: [-50.0%, +0.0%] of +-25%"),
+        ),
+        (exact(mode=Mode.EAGER), ("stale", "the golden's step had mode compiled, this one's eager")),
+        (exact(tokens=8192), ("stale", "the golden's step had tokens 16384, this one's 8192")),
+        (exact(flops_per_token=1e9), ("stale", "the golden's step had flops_per_token 2000000000.0, this one's 1000000000.0")),
+        (exact(attention="cudnn first"), ("stale", "the golden's step had attention torch's choice, this one's cudnn first")),
+        (exact(watch=None), ("inconclusive", "the GPU was not watched: install nvidia-ml-py")),
+        (exact(watch=calm_but(busy_before=5, busy_after=5)), PASS),
+        (
+            exact(watch=calm_but(busy_before=6)),
+            ("inconclusive", "the GPU was 6% busy before the first block: something else runs on it"),
+        ),
+        (exact(watch=calm_but(busy_after=6)), ("inconclusive", "the GPU was 6% busy after the last block: something else runs on it")),
+        (exact(watch=calm_but(throttled=["heat", "power brake"])), ("inconclusive", "the GPU throttled: heat, power brake")),
+        (exact([2.0] * 8), PASS),
+        (exact([2.0] * 7), ("inconclusive", "7 pairs; 8 are needed")),
+        (
+            exact(cell=CELL.model_copy(update={"recipe": "te-block"})),
+            ("no-golden", "no throughput golden for te-block native on NVIDIA Made Up; measured and shown"),
+        ),
+        (exact([2.0] * 5), ("error", "5 pairs; 6 are needed; time the cell again")),
+        (
+            exact(bf16_memory=0, provenance=ON_CPU),
+            ("error", "bf16_memory is 0 bytes: no memory was measured, and the golden holds some"),
+        ),
+    ],
+)
+def test_every_other_verdict_in_one_sentence(record, expected):
+    assert judged(record) == expected
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (exact([2.0] * 6), None),
+        (exact([2.0] * 5), "5 pairs; 6 are needed"),
+        (exact(bf16_seconds=[1.0] * 10), "10 times of BF16 and 11 of the recipe are no pairs"),
+        (exact(bf16_seconds=[1.0] * 3 + [math.inf] * 8), "block 3 of bf16_seconds is inf s; a time is above zero"),
+        (exact(recipe_seconds=[1.0, 0.0] + [1.0] * 9), "block 1 of recipe_seconds is 0 s; a time is above zero"),
+        (exact(bf16_memory=1, recipe_memory=1), None),
+        (exact(bf16_memory=0), "bf16_memory is 0 bytes; a step on a GPU needs memory"),
+        (exact(recipe_memory=-1), "recipe_memory is -1 bytes; a step on a GPU needs memory"),
+        (exact(bf16_memory=0, recipe_memory=0, provenance=ON_CPU), None),
+    ],
+)
+def test_times_that_are_no_measurement(record, why):
+    assert speed.unusable(record) == why
+
+
+def test_a_power_limit_counts_below_the_band_of_the_clock():
+    """The golden was timed at 2000 MHz, and the band is a quarter."""
+    golden = exact(watch=calm_but(sm_clocks=[2000] * 22))
+
+    def at(clock: int, capped: float | None = 0.5) -> tuple[str, str]:
+        return judged(exact(watch=calm_but(sm_clocks=[clock] * 22, power_capped=capped)), golden=golden)
+
+    assert at(1500) == at(1499, 0.0) == at(1499, None) == PASS
+    words = "the power limit held the GPU at 1499 MHz in 50% of the turns; the golden was timed at 2000 MHz"
+    assert at(1499) == ("inconclusive", words)
+
+
+def test_the_clock_is_the_median_of_what_was_read():
+    assert speed.clock(exact(watch=calm_but(sm_clocks=[1000, 1980, 1500]))) == 1500
+    assert speed.clock(exact(watch=calm_but(sm_clocks=[]))) is None
+    assert speed.clock(exact(watch=None)) is None
+
+
+def test_the_rate_of_a_step_has_an_interval():
+    """A block holds 2 steps of 16384 tokens. The longest times have the lowest rates."""
+    assert speed.rate(exact(), between(0.25, 0.5, 1.0)) == (32768, 65536, 131072)
+
+
+def test_an_interval_as_wide_as_the_band_is_a_golden():
+    assert speed.too_wide(exact(between(1.75, 2.0, 2.25)), WIDE) is None
+    assert speed.too_wide(exact(between(1.75, 2.0, 2.5)), WIDE) == (
+        "the interval of its ratio is 37.5% wide, and the band is +-25.0%; time it while the machine does nothing else"
+    )
+
+
+def test_the_lines_of_a_verdict_are_whole():
+    record = exact(watch=calm_but(power_capped=0.25))
+    shown = [
+        ("speed", "2.000x BF16 [2.000, 2.000], 11 pairs; 79,892 tokens/s"),
+        ("memory", "8.0 GiB, BF16 16.0 GiB"),
+        ("GPU", "1980 MHz, at its power limit in 25% of the turns"),
+    ]
+    assert speed.judge(record, None, ROW).lines == shown
+    assert speed.judge(record, speed_goldens.updated(None, [exact()]), ROW).lines == [
+        *shown,
+        ("golden", "2.000x +- 5.0%, memory 0.500 +- 5.0% (golden/throughput, NVIDIA Made Up)"),
+        ("BF16", "39,946 tokens/s, golden 39,946 +- 10.0%"),
+    ]
+    assert speed.judge(exact(watch=None), None, ROW).lines == shown[:2]
+
+
+def entry(**changes: object) -> SpeedEntry:
+    [held] = speed_goldens.updated(None, [exact()]).cells.values()
+    return SpeedEntry.model_validate(held.model_dump() | changes)
+
+
+def test_a_golden_whose_numbers_contradict_each_other_is_refused():
+    assert entry(low=2.0, high=2.5).low == entry(low=1.5, high=2.0).high == 2.0
+    for low, high in ((2.25, 2.5), (1.5, 1.75)):
+        with pytest.raises(ValueError, match=rf"the ratio 2 is not inside its interval \[{low}, {high}\]"):
+            entry(low=low, high=high)
+    for factor in (0.91, 1.09):
+        assert entry(tokens_per_second=2 * factor, bf16_tokens_per_second=1.0).ratio == 2
+    for factor in (0.89, 1.11):
+        with pytest.raises(ValueError, match=f"the ratio is 2, and that of its tokens/s is {2 * factor:.3g}"):
+            entry(tokens_per_second=2 * factor, bf16_tokens_per_second=1.0)
+    assert entry(pairs=6, power_capped=1).pairs == 6
+    for wrong in ({"pairs": 5}, {"power_capped": 1.01}, {"power_capped": -0.01}):
+        with pytest.raises(ValueError, match="1 validation error"):
+            entry(**wrong)
+
+
+def test_a_golden_keeps_the_power_limit_that_was_seen():
+    for watch, expected in ((calm_but(power_capped=0.25), 0.25), (calm_but(power_capped=None), None), (None, None)):
+        [held] = speed_goldens.updated(None, [exact(watch=watch)]).cells.values()
+        assert held.power_capped == expected
+
+
+def test_a_golden_is_of_a_step_or_of_a_block():
+    golden = speed_goldens.updated(None, [exact()]).model_dump()
+    for content in ("training-step", "block"):
+        assert SpeedGolden.model_validate(golden | {"content": content}).content == content
+    for content in ("a training-step", "blocks", "layer"):
+        with pytest.raises(ValueError, match="String should match pattern"):
+            SpeedGolden.model_validate(golden | {"content": content})
