@@ -13,7 +13,7 @@ from fp8parity.records.cell import Cell, Execution, Mode, Strict
 from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
 from fp8parity.records.manifest import Manifest, Selected, Shard
-from fp8parity.records.provenance import Provenance
+from fp8parity.records.provenance import HIDDEN, Provenance
 from fp8parity.records.schema import (
     HELD_SINCE,
     LONGEST,
@@ -214,3 +214,23 @@ def test_the_line_of_a_machine_names_the_packages_that_decide():
     packages = {"torch": "2.13", "numpy": "2", "transformer-engine": "2.9", "torchao": "0.18"}
     made = reports.provenance(device="NVIDIA H200").model_copy(update={"packages": packages})
     assert made.line() == "torch 2.13, transformer-engine 2.9, torchao 0.18, NVIDIA H200"
+
+
+def test_settings_are_variables_without_paths_and_known_ones_have_a_value():
+    """Records of older versions hold a value that may be a secret with these words before its hash."""
+    held = {"NVTE_X": "1", "A_DIR": "/a", "B_PATH": "/b", "TOKEN": "set, SHA-256 0123", "E": ""}
+    made = HERE.model_copy(update={"environment": held})
+    assert made.settings == {"NVTE_X": "1", "TOKEN": "set, SHA-256 0123", "E": ""}
+    assert made.known_settings == {"NVTE_X": "1", "E": ""}
+    assert HIDDEN == "set, SHA-256 "
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("commit", "x"), ("packages", {}), ("device", "x"), ("driver", "x"), ("cuda", "x"), ("environment", {"A": "b"}), ("dirty", True)],
+)
+def test_a_run_is_like_one_of_its_own_code_and_machine_only(field, value):
+    clean = HERE.model_copy(update={"dirty": False})
+    assert clean.alike(clean.model_copy(update={"threads": 99, "environment": {"A_PATH": "/a"}}))
+    other = clean.model_copy(update={field: value})
+    assert not clean.alike(other) and not other.alike(clean)
