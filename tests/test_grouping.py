@@ -1,4 +1,4 @@
-"""How sets are grouped by machine and merged: what makes a machine, what may differ between equal results, and the files of a merged set."""
+"""How sets are grouped by machine and merged: what makes a machine, what equal results may differ in, and the files of a merged set."""
 
 from __future__ import annotations
 

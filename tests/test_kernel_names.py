@@ -7,8 +7,8 @@ from fp8parity.records.kernels import beside, is_gemm, is_quantised
 
 BF16 = ["nvjet_sm90_tst_128x256", "nvjet_tst_64x8", "ampere_bf16_s1688gemm", "cutlass3x_device_kernel", "a_s16816_xmma_b", "NVJET_tst"]
 FP8 = [
-    "nvjet_sm90_qqtst", "nvjet_sm100_qrsst", "nvjet_rqtst", "nvjet_sm100_mxq", "nvjet_sm100_ofp4", "nvjet_sm100_nvt", "gemm_e4m3", "gemm_e5m2",
-    "gemm_e2m1", "gemm_f8f6f4", "gemm_float8", "gemm_Float4", "fp8_gemm", "fp4_gemm",
+    "nvjet_sm90_qqtst", "nvjet_sm100_qrsst", "nvjet_rqtst", "nvjet_sm100_mxq", "nvjet_sm100_ofp4", "nvjet_sm100_nvt", "gemm_e4m3",
+    "gemm_e5m2", "gemm_e2m1", "gemm_f8f6f4", "gemm_float8", "gemm_Float4", "fp8_gemm", "fp4_gemm",
 ]  # fmt: skip
 OTHER = [
     "flash_gemm", "fmha_gemm", "sdpa_gemm", "attn_gemm", "gemm_splitK_x_reduce", "cudnn_gemm", "row_col_rht_gemm", "cast", "device_kernel",

@@ -231,6 +231,6 @@ def test_settings_are_variables_without_paths_and_known_ones_have_a_value():
 )
 def test_a_run_is_like_one_of_its_own_code_and_machine_only(field, value):
     clean = HERE.model_copy(update={"dirty": False})
-    assert clean.alike(clean.model_copy(update={"threads": 99, "environment": {"A_PATH": "/a"}}))
+    assert clean.alike(clean.model_copy(update={"threads": 99, "environment": HERE.environment | {"A_PATH": "/a"}}))
     other = clean.model_copy(update={field: value})
     assert not clean.alike(other) and not other.alike(clean)
