@@ -12,7 +12,7 @@ from fp8parity.judging.policy import Policy
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, TimeSplit
 from fp8parity.records.sets import load, machines, save
-from fp8parity.records.storage import name_of
+from fp8parity.records.storage import first_error, name_of
 from fp8parity.records.timings import BlockShape, Category, LinearTime, Split
 from pydantic import ValidationError
 from timings import CELL, GPU, HERE, ROW, made
@@ -66,5 +66,12 @@ def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_pa
 
 def test_shares_are_of_all_kernels_and_the_gaps():
     assert [SIDE.share(c) for c in (Category.GEMM, Category.IDLE, Category.LOSS)] == pytest.approx([0.6, 0.3, 0.0])
-    with pytest.raises(ValidationError, match="the profiler saw no kernel"):
+    with pytest.raises(ValidationError) as error:
         Split(seconds=1.0, categories={})
+    assert first_error(error.value) == "categories hold no time: the profiler saw no kernel"
+
+
+def test_the_times_of_a_linear_are_pairs():
+    with pytest.raises(ValidationError) as error:
+        LinearTime.model_validate(KEYS.model_dump() | {"recipe_seconds": [2e-4, 2e-4]})
+    assert first_error(error.value) == "bf16_seconds holds 1 values, and recipe_seconds 2"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gemm_records
@@ -33,6 +34,7 @@ def test_lists_of_other_shapes_are_other_records():
     turned = one.model_copy(update={"gemms": one.gemms[::-1]})
     fewer = one.model_copy(update={"gemms": one.gemms[:6]})
     assert one.content == turned.content != fewer.content
+    assert re.fullmatch("gemms-[0-9a-f]{6}", one.content)
     assert len(merge([(Path("a"), one), (Path("b"), fewer)])) == 2
 
 

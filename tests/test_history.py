@@ -56,6 +56,13 @@ class TestStorage:
             history.keep(tmp_path, name, records())
         assert not (tmp_path / history.FOLDER).exists()
 
+    def test_a_name_that_is_one_comes_back(self):
+        assert [history.checked_name(name) for name in ("a", "2.13+cu_x-1", "x" * 80)] == ["a", "2.13+cu_x-1", "x" * 80]
+
+    def test_a_run_lies_below_a_folder_of_records_that_need_not_exist(self, tmp_path):
+        made = history.keep(tmp_path / "new" / ".parity", "a", records())
+        assert made.path == tmp_path / "new" / ".parity" / "history" / "0001_a.zip" and made.path.is_file()
+
     def test_a_run_is_found_by_number_or_by_its_newest_name(self, tmp_path):
         for name in ("a", "b", "a"):
             history.keep(tmp_path, name, records())

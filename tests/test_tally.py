@@ -17,6 +17,7 @@ CELLS = {
 FILE = "suites/test_x.py::test_gemm"
 LARGE = Phase("f.py::test_large[a]", "call", "a", skipped=True, applicable=False, why="tensors over 2**31 bytes need a GPU")
 """A check that has nothing to measure on such a machine."""
+ALONE = "only the BF16 control was checked and no recipe:"
 GREEN, RED = verdict("pass"), verdict("fail")
 
 
@@ -92,7 +93,7 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
     [
         (made(ran("bf16"), ran("a"), skip("b")), []),
         (made(ran("bf16"), selected=("bf16",)), []),
-        (made(ran("bf16"), skip("a"), skip("b")), ["only the BF16 control was checked and no recipe: 2 tests of recipes were skipped"]),
+        (made(ran("bf16"), skip("a"), skip("b")), [f"{ALONE} 2 tests of recipes were skipped, first no GPU"]),
         (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU (2 tests)"]),
         (
             made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={"c"}),
@@ -107,17 +108,20 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
             ),
             ["nothing ran, so nothing was checked: stop; --execution fused was asked for (1 test); no TE (2 tests)"],
         ),
+        (
+            made(skip("a", "no TE"), skip("b", "no TE"), skip("bf16", "-m h100 was asked for")),
+            ["nothing ran, so nothing was checked: -m h100 was asked for (1 test); no TE (2 tests)"],
+        ),
+        (made(ran("bf16"), [Phase("f.py::test_layers[bf16]", "setup", "bf16", skipped=True, why="x")]), []),
         (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
         (
             made(ran("bf16"), skip("a"), skip("b"), impossible={"a"}),
-            ["only the BF16 control was checked and no recipe: 1 test of recipes"],
+            [f"{ALONE} 1 test of recipes was skipped, first no GPU"],
         ),
     ],
 )
 def test_the_control_alone_checks_no_recipe(facts, words):
-    found = tally.not_run(facts, CELLS, [])
-    assert len(found) == len(words)
-    assert all(text.startswith(word) for text, word in zip(found, words, strict=True))
+    assert tally.not_run(facts, CELLS, []) == words
 
 
 @pytest.mark.parametrize(
@@ -145,6 +149,17 @@ def test_what_cannot_run_is_counted_by_reason():
     assert found.unable == [Unable(reason="no TE", recipes=["te-current", "te-block"], tests=2)]
     says = "; -m h100 was asked for, and 2 tests of it cannot run here: te-current, te-block (2 tests, no TE)."
     assert sentence([GREEN], [], found) == f"Accept: the only check is green{says}"
+
+
+def test_the_most_frequent_reason_comes_first():
+    given = [skip("a", "rare"), [*skip("b", "often"), Phase("f.py::test_y[b]", "setup", "b", skipped=True, why="often")]]
+    found = outcome(ran("bf16"), *given, asked="-m h100")
+    assert [(u.reason, u.tests) for u in found.unable] == [("often", 2), ("rare", 1)]
+
+
+@pytest.mark.parametrize("test", ["a/test_x.py::test_gemm[b::c]", "test_gemm[b::c]"])
+def test_a_test_is_named_without_its_file_and_with_all_its_parameters(test):
+    assert (tally.name_of(test), tally.function_of(test)) == ("test_gemm[b::c]", "test_gemm")
 
 
 def test_cells_of_another_execution_were_not_asked_for():
