@@ -60,7 +60,7 @@ TESTS = {
     "judging/golden_changes": "golden_changes golden_diff",
     "judging/golden_diff": "golden_diff",
     "judging/golden_fields": "golden_fields",
-    "judging/golden_runs": "golden_fields along",
+    "judging/golden_runs": "golden_runs golden_fields along",
     "judging/goldens": "overlay",
     "judging/identity": "inventories evaluate judge",
     "judging/inventories": "inventories",
