@@ -118,3 +118,14 @@ def test_what_is_eaten_is_at_most_all_of_a_gain():
 def test_a_run_cannot_be_shorter_than_one_per_cent():
     for low in (-0.99, -1.2):
         assert worth.worth((1.25,) * 3, Later(0.0, low, 0.0)).worth == pytest.approx((1.25, 1.25, 125))
+
+
+def test_where_the_axis_begins_does_not_matter():
+    loss = falling(0.001, 0.05)
+    here, there = (some(worth.later(POINTS + start, loss, gap(0.004, 0.001))) for start in (0, 1000))
+    assert (there.low, there.mean, there.high) == pytest.approx((here.low, here.mean, here.high), rel=1e-9)
+
+
+def test_what_is_eaten_is_that_of_the_middle():
+    found = worth.worth((1.1, 1.25, 1.5), Later(0.02, 0.01, 0.04))
+    assert found.eaten == pytest.approx((1.25 - 1.25 / 1.02) / 0.25)
