@@ -5,6 +5,7 @@ from __future__ import annotations
 import gemm_records
 import pytest
 from fp8parity.judging import gemm_goldens
+from fp8parity.judging.gemm_entries import GemmEntry
 from fp8parity.records.gemms import Accumulation
 from gemm_records import GPU, ROW, changed, made, slower, watched
 
@@ -82,7 +83,7 @@ def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path):
     ("changes", "words"),
     [
         ({"tool": "te-benchmark"}, "it imitates another tool$"),
-        ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden"),
+        ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden$"),
         ({"watch": watched(busy_before=30)}, "30% busy"),
         ({"gemms": changed(made(), "o fprop kernel", **LOST).gemms}, "o fprop kernel failed"),
     ],
@@ -105,3 +106,36 @@ def test_a_changed_golden_is_told():
     old, new = gemm_goldens.updated(None, [made()]), gemm_goldens.updated(None, [made(training=1.5)])
     assert gemm_goldens.changes(old, old) == []
     assert "GEMMs of codonfm-5b, te-current native: kernel 1.900x, training 1.500x of 1 sessions" in gemm_goldens.changes(old, new)[0]
+
+
+def test_a_golden_under_another_name_is_named(tmp_path):
+    gemm_goldens.store(tmp_path, made(), ROW)
+    path = gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b")
+    other = path.rename(path.with_name("other.json"))
+    with pytest.raises(ValueError, match=f"^{other}: is of the GEMMs of codonfm-5b on {GPU}; rename it$"):
+        gemm_goldens.load(tmp_path)
+
+
+@pytest.mark.parametrize(("old", "new", "both"), [(0.2, 0.9, 0.9), (0.9, 0.2, 0.9), (None, 0.9, None), (0.9, None, None)])
+def test_joined_sessions_keep_the_higher_share_at_the_power_limit(old, new, both):
+    """If one of them was not read, nobody knows it."""
+    entries = [gemm_goldens.entry_of(made(watch=watched(power_capped=share))) for share in (old, new)]
+    assert gemm_goldens.joined(*entries).power_capped == both
+
+
+def test_joined_sessions_keep_the_ends_of_all_intervals():
+    entry = gemm_goldens.entry_of(made())
+    ends = [(1.0, 3.0), (1.5, 3.5)]
+    for a, b in (ends, ends[::-1]):
+        first, second = (entry.model_copy(update={"sums": {"kernel": (2.0, *x)}}) for x in (a, b))
+        assert gemm_goldens.joined(first, second).sums["kernel"] == pytest.approx((2.0, 1.0, 3.5))
+
+
+@pytest.mark.parametrize(("ratio", "sound"), [(1.0, True), (2.0, True), (0.9, False), (2.1, False)])
+def test_a_ratio_lies_inside_its_interval(ratio, sound):
+    given = gemm_goldens.entry_of(made()).model_dump() | {"sums": {"kernel": (ratio, 1.0, 2.0)}}
+    if sound:
+        assert GemmEntry.model_validate(given).sums["kernel"][0] == ratio
+    else:
+        with pytest.raises(ValueError, match=rf"the ratio {ratio:.3g} of kernel is not inside its interval \[1, 2\]"):
+            GemmEntry.model_validate(given)

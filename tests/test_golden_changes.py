@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fp8parity.judging import loss_store, speed_goldens
-from fp8parity.judging.golden_changes import changes
+from fp8parity.judging.golden_changes import changes, moved
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.speed import SpeedEntry
 from fp8parity.records.cell import Mode, Strict
@@ -119,3 +119,51 @@ def test_a_list_of_unnamed_models_is_told_by_its_places():
 def test_values_that_are_gone_are_counted(golden):
     shorter = edited(golden, ("seeds", 0, "loss"), golden.seeds[0].loss[:-1])
     assert "seed 0: loss 160 -> 159 values" in changes(golden, shorter)
+
+
+def test_changes_of_the_golden_itself_share_a_line(golden):
+    assert changes(golden, golden.model_copy(update={"spec_hash": "a", "fingerprint": "b"})) == [
+        "spec_hash spec -> a; fingerprint print -> b",
+    ]
+
+
+def test_of_a_new_part_the_largest_of_its_numbers_is_told(golden):
+    fewer = golden.model_copy(update={"seeds": golden.seeds[:2]})
+    told = "new, loss up to 5.02, grad_norm up to 2.0, seed 2, initial_weights w2, final_weights f"
+    assert changes(fewer, golden) == [f"seed 2: {told}"]
+
+
+def test_a_part_that_comes_or_goes_is_told_whole(golden):
+    some, none = Later(parts=[], more=golden.provenance), Later(parts=[])
+    assert changes(some, none) == [f"more {golden.provenance} -> -"]
+    assert changes(none, some) == [f"more - -> {golden.provenance}"]
+
+
+class Values(Strict):
+    """A list of numbers, some of which may be missing."""
+
+    values: list[float | None]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ([1.0, 10.0], [2.0, 10.5], ["values 2 of 2 values, most at 0: 1.0 -> 2.0 (+1)"]),
+        ([1.0, -10.0], [0.5, -12.0], ["values 2 of 2 values, most at 1: -10.0 -> -12.0 (-2)"]),
+        ([None, 1.0], [0.5, 1.5], ["values 2 of 2 values, most at 1: 1.0 -> 1.5 (+0.5)"]),
+        ([None, 1.0], [0.5, 1.0], ["values 1 of 2 values, most at 0: - -> 0.5"]),
+        ([NAN], [NAN], []),
+        ([NAN], [1.0], ["values 1 of 1 values, most at 0: nan -> 1.0 (+nan)"]),
+        ([1.0], [NAN], ["values 1 of 1 values, most at 0: 1.0 -> nan (+nan)"]),
+    ],
+)
+def test_of_a_list_the_value_that_moved_most_is_told(old, new, told):
+    """A missing value has no distance, and NaN equals NaN."""
+    assert changes(Values(values=old), Values(values=new)) == told
+
+
+def test_a_number_of_more_than_eight_characters_is_told_with_six_digits():
+    assert moved(1.234567, 12.345678) == "1.234567 -> 12.3457 (+11.1)"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import trajectories
-from fp8parity.judging import loss_goldens, measured_numbers, speed_goldens
+from fp8parity.judging import golden_fields, loss_goldens, measured_numbers, speed_goldens
 from fp8parity.records.storage import checksum, write_json
 from paired import STEPS, golden_of, runner
 from sessions import GOLDEN
@@ -112,10 +112,12 @@ LOSS = [
     ("spreads.0.window", 0, "key spreads.0.window"),
     ("spreads.0.window", 16, "20 windows of 16 steps do not make 160 steps"),
     ("spreads.0.loss", [], "key spreads.0.loss"),
-    ("spreads.0.loss.3", "NaN", "key spreads.0.loss.3"),
+    ("spreads.0.loss.3", "NaN", "key spreads.0.loss.3: Input should be a finite number"),
     ("spreads.0.loss.3", -1e-4, "key spreads.0.loss.3"),
     ("spreads.0.loss.3", 0.5, "key spreads.0.loss.3"),
     ("spreads.0.grad_norm.3", 5.0, "key spreads.0.grad_norm.3"),
+    ("spreads.0.grad_norm.3", "NaN", "key spreads.0.grad_norm.3: Input should be a finite number"),
+    ("spreads.0.grad_norm.3", -1e-4, "key spreads.0.grad_norm.3"),
     ("spreads.0.grad_norm", last_removed, "20 windows of losses and 19 of gradient norms"),
     ("spreads.0.tail_sd", 0.0, "key spreads.0.tail_sd"),
     ("spreads.0.tail_sd", 0.01, "tail_sd 0.01 does not follow from its windows: their tail has at most"),
@@ -130,6 +132,24 @@ def test_a_wrong_field_of_a_loss_golden_is_named(loss_file, tmp_path, place, val
         loss_goldens.load(tmp_path)
     text = str(caught.value)
     assert text.startswith(f"{loss_file}: ") and words in text and "\n" not in text, text
+
+
+@pytest.mark.parametrize("value", [1, 2, 160])
+def test_a_whole_number_of_a_schedule_may_be_its_limit(value):
+    assert golden_fields.whole({"tail": float(value)}, "tail", 160, "to the 160 steps") == value
+
+
+@pytest.mark.parametrize("value", [0, 0.5, 1.5, 160.5, 161])
+def test_any_other_number_of_a_schedule_is_refused(value):
+    with pytest.raises(ValueError, match=f"^schedule: tail is {value:g}; it is a whole number from 1 to the 160 steps$"):
+        golden_fields.whole({"tail": value}, "tail", 160, "to the 160 steps")
+
+
+def test_a_golden_keeps_its_version(loss_file, tmp_path):
+    assert loss_goldens.load(tmp_path)["nano", "topics"].schema_version == golden_fields.SCHEMA == 1
+    sealed(loss_file, "schema_version", 2)
+    with pytest.raises(ValueError, match="schema 2 is unknown; this fp8parity reads schema 1$"):
+        loss_goldens.load(tmp_path)
 
 
 CELL = "cells.te-current native"

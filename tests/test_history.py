@@ -15,6 +15,7 @@ from fp8parity.judging.verdict import NumericsDetail, Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
 from sessions import GOLDEN as OWN
+from sessions import stored
 from verdicts import verdict
 
 GOLDEN = str(OWN)
@@ -77,6 +78,46 @@ class TestJudged:
         runs = [run(1, "pass"), run(2, "pass", device="H100", torch="2.9"), run(3, "pass", torch="2.13.0")]
         assert judging.updates(judging.before(runs, runs[2]), runs[2]) == ["torch 2.11.0 -> 2.13.0"]
         assert judging.updates(judging.before(runs, runs[1]), runs[1]) == []
+
+    def test_a_fact_that_only_one_run_has_is_told(self):
+        old, new = (run(n, "pass").model_copy(update={"facts": f}) for n, f in ((1, {"a": "1", "b": "1"}), (2, {"b": "2", "c": "1"})))
+        assert judging.updates(old, new) == ["a 1 -> -", "b 1 -> 2", "c - -> 1"]
+        assert judging.updates(None, new) == []
+
+    def test_the_run_before_is_the_newest_of_the_older_ones(self):
+        runs = [run(1, "pass"), run(2, "pass"), run(3, "pass")]
+        assert [judging.before(runs, r) for r in runs] == [None, runs[0], runs[1]]
+
+    def test_the_versions_are_those_of_the_three_packages(self):
+        facts = {"torchao": "0.18", "driver": "570", "transformer-engine": "2.20", "torch": "2.13"}
+        assert run(1).model_copy(update={"facts": facts}).versions == "torch 2.13, transformer-engine 2.20, torchao 0.18"
+        assert run(1).model_copy(update={"facts": {"driver": "570"}}).versions == ""
+
+    def test_red_are_the_verdicts_that_are_not_green(self):
+        made = run(1, "pass", "fail", "known", "error")
+        assert [v.status for v in made.red] == ["fail", "error"]
+
+    @pytest.mark.parametrize(
+        ("times", "date"), [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")]
+    )
+    def test_a_run_is_judged_with_its_first_time_and_its_facts(self, times, date):
+        cells = [reports.layers("tiny", recipe).cell for recipe in ("te-current", "te-block", "te-delayed")]
+        made = [r.model_copy(update={"cell": c}) for at, c in zip(times, cells, strict=False) for r in records(at=at)]
+        [found] = judging.judged(7, "n", made, *stored())
+        assert (found.number, found.name, found.date, found.device) == (7, "n", date, "NVIDIA H200")
+        assert found.facts["device"] == "NVIDIA H200" and found.facts["torch"] == "2.11.0"
+        assert len(found.verdicts) >= 1
+
+    def test_a_point_has_its_interval(self):
+        verdicts, _ = reports.session(recipes=("te-current",), speeds=True)
+        found = judging.lines([Judged(number=1, name="n", date="", device="H200", facts={}, verdicts=verdicts)])
+        points = {(line.quantity, line.device, line.model, line.label): line.points[0] for line in found}
+        gap = next(v.loss.gap for v in verdicts if v.loss and v.loss.gap and v.cell.recipe == "te-current")
+        speed = next(v.speed for v in verdicts if v.speed)
+        model = next(v.cell.model for v in verdicts)
+        seen = points["gap", "H200", model, "te-current native"], points["speed-up", "H200", model, "te-current native"]
+        assert [(p.low, p.value, p.high) for p in seen] == [(gap.low, gap.mean, gap.high), (speed.low, speed.ratio, speed.high)]
+        assert gap.low < gap.mean < gap.high
 
     @pytest.mark.parametrize(
         ("made", "green", "answer"),

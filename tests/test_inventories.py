@@ -5,6 +5,7 @@ tests/faults/identity.py has runs under a wrong name.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_a_run_like_the_stored_one_has_no_fault(run):
     [
         ([A], "converted 1 module, and te-block converts 2 of nano"),
         ([A, B, ("c", *B[1:])], "converted 3 modules, and te-block converts 2 of nano"),
+        ([], "converted 0 modules, and te-block converts 2 of nano"),
         ([A, ("c", *B[1:])], "converted other modules than te-block converts of nano"),
         ([A, ("b", "Linear", TE)], "the configuration of b has kind: Linear, and that of te-block has te.Linear"),
         ([A, ("b", "te.Linear", TE.replace("Block", "Current"))], "recipe_type: Float8CurrentScaling, and that of te-block has Float8"),
@@ -88,6 +90,34 @@ def test_another_inventory_is_named(run, modules, words):
     fault = stored.fault(run(*modules))
     assert fault is not None
     assert words in fault
+
+
+def test_more_than_one_module_are_modules(run):
+    stored, _ = updated(Inventories(), [run(A, B, ("c", *B[1:]))])
+    assert stored.fault(run(A, B)) == "converted 2 modules, and te-block converts 3 of nano"
+
+
+def test_all_values_of_a_configuration_are_told(run):
+    """Versions of a package may differ in them."""
+    of = {f: ("a", "te.Linear", TE.replace("E4M3", f)) for f in ("E4M3", "HYBRID", "E5M2")}
+    stored, _ = updated(Inventories(), [run(of["HYBRID"]), run(of["E4M3"])])
+    assert stored.fault(run(of["E5M2"])) == "the configuration of a has format: E5M2, and that of te-block has E4M3 or HYBRID"
+    assert updated(stored, [run(of["E5M2"])])[1] == ["configurations: te-block emulated: format: E5M2 (also E4M3, HYBRID)"]
+
+
+def test_the_names_of_modules_are_hashed_in_order_one_a_line(run):
+    sha256 = hashlib.sha256(b"a\nb").hexdigest()
+    assert Modules.of(run(B, A)) == Modules(2, sha256)
+
+
+def test_own_inventories_stand_beside_others_and_win(run):
+    base = Inventories(
+        {("a", "native"): {"k": frozenset("x")}, ("b", "native"): {}}, {("m", "a"): Modules(1, "0"), ("m", "b"): Modules(2, "0")}
+    )
+    own = Inventories({("a", "native"): {"k": frozenset("y")}}, {("m", "a"): Modules(3, "0")})
+    assert own.over(base) == Inventories(
+        {("a", "native"): {"k": frozenset("y")}, ("b", "native"): {}}, {("m", "a"): Modules(3, "0"), ("m", "b"): Modules(2, "0")}
+    )
 
 
 def test_what_nobody_stored_is_said(run, trajectory):
@@ -173,5 +203,5 @@ def test_an_execution_that_does_not_exist_is_refused_with_its_line(tmp_path):
     """Found by benchmarks/endurance.py: one bit of a name, and no run was held to the row."""
     path = tmp_path / "configurations.csv"
     path.write_text("recipe,execution,key,value\nte-current,native,c,x\nte-current,emulaped,kind,b\n")
-    with pytest.raises(ValueError, match=r"configurations.csv:3: execution 'emulaped' is none of native, "):
+    with pytest.raises(ValueError, match=f"configurations.csv:3: execution 'emulaped' is none of {', '.join(Execution)}$"):
         inventories.load(tmp_path)

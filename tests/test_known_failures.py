@@ -141,6 +141,37 @@ def test_the_cells_of_an_entry_in_words(tmp_path):
     assert everything.cells == "every cell"
 
 
+def test_names_of_one_kind_are_listed(tmp_path):
+    text = ENTRY.replace('"te-current"', '["te-current", "te-block"]').replace('"loss parity"', '["loss parity", "gemm"]')
+    text = text.replace("execution =", 'model = "tiny"\nexecution =') + 'corpus = "topics"\n'
+    cells = "recipe te-current, te-block; model tiny; execution native; corpus topics"
+    [entry] = entries(tmp_path, text).entries
+    assert entry.cells == cells
+    where = f"{tmp_path / known_failures.FILE}:2:"
+    both = [verdict("pass"), verdict("improved", check="gemm", recipe="te-block")]
+    passing = "te-current-tiny-native loss parity, te-block-tiny-native gemm"
+    assert entries(tmp_path, text).problems(both, MATRIX, CHECKS) == [f"{where} {passing} is green now; remove the entry or narrow it"]
+    late = entries(tmp_path, text, today=datetime.date(2026, 3, 2))
+    assert late.problems(both, MATRIX, CHECKS) == [
+        f"{where} expired on 2026-03-02: {cells}, loss parity, gemm (https://example.org/issues/7); fix it, or renew it with a reason"
+    ]
+
+
+@pytest.mark.parametrize(("why", "sound"), [("ten signs.", True), ("nine sign", False)])
+def test_a_reason_has_ten_characters_or_more(tmp_path, why, sound):
+    text = ENTRY.replace("the scale is applied twice", why)
+    if sound:
+        assert entries(tmp_path, text).entries[0].why == why
+    else:
+        with pytest.raises(ValueError, match="key why: String should have at least 10 characters"):
+            entries(tmp_path, text)
+
+
+def test_an_entry_needs_a_check(tmp_path):
+    with pytest.raises(ValueError, match="key check: Tuple should have at least 1 item"):
+        entries(tmp_path, ENTRY.replace('"loss parity"', "[]"))
+
+
 def test_the_second_entry_is_named_by_its_own_line(tmp_path):
     found = entries(tmp_path, ENTRY + ENTRY.replace("te-current", "nothing")).problems([], MATRIX, CHECKS)
     assert len(found) == 1

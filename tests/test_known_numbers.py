@@ -106,10 +106,34 @@ def test_what_is_not_known_is_said(tmp_path):
     assert ("not known", says) in found.lines
 
 
+ELSE = "https://example.org/issues/7 is about something else: known_failures.toml does not name"
+
+
+@pytest.mark.parametrize(
+    ("named", "given", "told"),
+    [
+        (SQNR, wrong(("dgrad sqnr", "uniform", 21.0), kernels=("triton_b",)), "dgrad sqnr @ uniform 21"),
+        (f'{SQNR}\nkernel = "triton_a"', wrong().model_copy(update={"detail": None}), "this headline"),
+        ('says = "cuBLAS"', wrong(headline="out of memory"), "this headline"),
+    ],
+    ids=["any kernel", "no detail", "other words"],
+)
+def test_of_an_entry_only_what_it_does_not_name_is_told(tmp_path, named, given, told):
+    """An entry without kernels lets any kernel be blamed. A verdict may have no numbers at all."""
+    found = entries(tmp_path, named).mark(given)
+    assert (found.status, found.lines) == ("fail", [("not known", f"{ELSE} {told}")])
+
+
+def test_a_range_may_be_one_value(tmp_path):
+    known = entries(tmp_path, SQNR.replace("low = 20, high = 22", "low = 21, high = 21"))
+    assert known.mark(wrong(KNOWN)).status == "known"
+    assert known.mark(wrong(("fprop sqnr", "uniform", 21.001))).status == "fail"
+
+
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("", r"key \(row\): .*name what fails: number = "),
+        ("", r"\(row\): .*name what fails: number = \[{ metric, where, low, high }\], or says = a part of the headline( \(|$)"),
         (SQNR.replace("low = 20", "low = 23"), r"key number.0: .*low = 23 and high = 22 are no range"),
         (SQNR.replace("low = 20", "low = nan"), r"key number.0: .*for a NaN give nan twice"),
         (SQNR.replace("low = 20, ", ""), r"key number.0.low: Field required"),

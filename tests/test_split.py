@@ -7,7 +7,7 @@ import io
 import json
 
 import pytest
-from fp8parity.judging.module_filter import propose, speeds
+from fp8parity.judging.module_filter import LinearSpeed, propose, speeds
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import TimeSplit
 from fp8parity.records.timings import Category, LinearTime, Split
@@ -116,6 +116,27 @@ def test_every_layer_of_a_step_gains():
 def test_without_a_slow_linear_nothing_is_proposed():
     assert propose(made(Q, SAME)) is None and propose(made()) is None
     assert "no filter is proposed" in shown.text(made(Q, SAME))
+
+
+def test_a_linear_has_its_ratio_and_what_all_its_copies_save():
+    found = speeds(made(Q, SAME, KV, layers=3))
+    assert [s.names.split(".")[-1] for s in found] == ["v_proj", "down_proj", "o_proj"], "the slowest first"
+    assert [(s.ratio, s.low, s.high) for s in found] == [pytest.approx((r, r, r)) for r in (5 / 6, 1.0, 4 / 3)]
+    assert [s.saved for s in found] == pytest.approx([-0.6e-3, 0.0, 3e-3])
+
+
+@pytest.mark.parametrize(("high", "slower"), [(0.999, True), (1.0, False)])
+def test_a_linear_is_slower_if_its_whole_interval_is_below_one(high, slower):
+    assert LinearSpeed(KV, 0.9, 0.8, high, -1e-4).slower is slower
+
+
+def test_a_filter_that_leaves_no_time_is_none():
+    half = LinearTime(fqns=("a", "b"), k=1, n=1, bf16_seconds=[0.5] * 7, recipe_seconds=[1.0] * 7)
+    whole = made(half)
+    for seconds, gain in ((1.0, None), (2.0, 2.0)):
+        found = propose(whole.model_copy(update={"recipe": whole.recipe.model_copy(update={"seconds": seconds})}))
+        assert (found and found.gain) == gain
+        assert found is None or found.filters == ("a", "b")
 
 
 def test_the_table_says_shares_linears_and_filter():
