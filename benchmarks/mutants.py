@@ -35,7 +35,7 @@ from mutations import Key, Mutant, mutants
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
 TESTS = {
-    "judging/along": "along judge",
+    "judging/along": "along along_findings judge",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration",
     "judging/causes": "causes",
