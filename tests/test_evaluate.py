@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gemm_records
 import pytest
 from fp8parity.judging import speed_goldens
 from fp8parity.judging.evaluate import evaluate, looks
@@ -173,3 +174,46 @@ def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens)
     text = "NVTE_BACKWARD_OVERRIDE=high_precision: Transformer Engine may do something else than the recipe's name says"
     assert all(("environment", text) in v.lines for v in changed.verdicts)
     assert not any(name == "environment" for v in sound.verdicts for name, _ in v.lines)
+
+
+def test_all_variables_are_listed(runs, goldens):
+    own = {"environment": {"NVTE_A": "1", "NVTE_B": "2"}}
+    [found] = evaluate([r.model_copy(update={"provenance": r.provenance.model_copy(update=own)}) for r in runs()], goldens, POLICY)
+    text = "NVTE_A=1, NVTE_B=2: Transformer Engine may do something else than the recipe's name says"
+    assert [line for line in found.verdicts[0].lines if line[0] == "environment"] == [("environment", text)]
+
+
+def test_a_cell_of_several_ranks_is_stale(runs, goldens):
+    """The goldens are of one rank, so they say nothing of the losses and the step times of two."""
+    timing = made(provenance=runs()[0].provenance)
+    records = [r.model_copy(update={"cell": r.cell.model_copy(update={"ranks": 2})}) for r in (*runs(), timing)]
+    [found] = evaluate(records, goldens, POLICY)
+    text = "the goldens are of 1 rank, and this is a cell of 2"
+    assert [(v.check, v.status, v.headline) for v in found.verdicts] == [
+        ("throughput", "stale", text), ("loss parity", "stale", text), ("loss parity", "stale", text),
+    ]  # fmt: skip
+
+
+def test_gemms_that_imitate_another_tool_are_only_shown():
+    policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
+    counts = [len(evaluate([gemm_records.made(tool=tool)], Goldens(), policy)[0].verdicts) for tool in ("", "another tool")]
+    assert counts == [1, 0]
+
+
+def test_seeds_of_bf16_from_several_sessions_are_one_group(runs, goldens):
+    """No seed was trained twice, so there is one verdict on all of them."""
+    control = [r.model_copy(update={"session": f"s{r.seed}"}) for r in runs(recipes=("bf16",))]
+    [found] = evaluate(control, goldens, POLICY)
+    assert [(v.status, v.loss.gap.n) for v in found.verdicts] == [("pass", 3)]
+
+
+@pytest.mark.parametrize(
+    ("count", "status", "headline"),
+    [
+        (1, "error", "1 seed is on record; 2 are needed"),
+        (2, "inconclusive", "2 seeds; the first look needs 3 (pass --seeds 3)"),
+    ],
+)
+def test_a_verdict_needs_two_seeds(runs, goldens, count, status, headline):
+    found = evaluate([r for r in runs() if r.seed < count], goldens, POLICY)[0].verdicts[1]
+    assert (found.status, found.headline) == (status, headline)
