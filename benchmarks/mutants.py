@@ -35,7 +35,7 @@ from mutations import Key, Mutant, mutants
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
 TESTS = {
-    "judging/along": "along_numbers along judge faults:spike faults:trend faults:norms faults:validation",
+    "judging/along": "along along_findings judge",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration",
     "judging/causes": "causes",
@@ -80,7 +80,7 @@ TESTS = {
     "judging/policy": "overlay policy policy_rows policy_file coverage",
     "judging/published_gemms": "gemm_command",
     "judging/rows": "rows policy_file policy bad_input known_failures",
-    "judging/speed": "speed_verdict throughput block_faults golden_fields faults:throughput",
+    "judging/speed": "speed_verdict throughput block_faults golden_fields",
     "judging/speed_goldens": "speed_verdict throughput_goldens throughput golden_diff",
     "judging/speed_rows": "policy_rows policy_file gemm_verdict throughput",
     "judging/spreads": "spreads along",
@@ -108,7 +108,6 @@ TESTS = {
     "gate/tally": "tally",
 }
 """The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""
-FAULTS = "faults:"
 IGNORED = shutil.ignore_patterns(".git", "__pycache__", ".parity*", ".*_cache", "*.egg-info", ".hypothesis")
 
 
@@ -177,12 +176,8 @@ class Workshop:
 
 
 def tests_of(modules: Iterable[str]) -> list[str]:
-    """The arguments of pytest that run the tests of these modules, each once. ``faults:WORD`` stands for the planted faults
-    whose names or checks hold a word."""
-    names = dict.fromkeys(name for module in modules for name in TESTS[module].split())
-    words = [name.removeprefix(FAULTS) for name in names if name.startswith(FAULTS)]
-    planted = ["tests/test_faults.py", "-k", f"not test_faults or {' or '.join(words)}"] if words else []
-    return [f"tests/test_{name}.py" for name in names if not name.startswith(FAULTS)] + planted
+    """The test files that judge these modules, each once."""
+    return [f"tests/test_{name}.py" for name in dict.fromkeys(name for module in modules for name in TESTS[module].split())]
 
 
 def _is_inside(root: Path, module: object) -> bool:

@@ -106,6 +106,22 @@ class TestOneGemm:
         found = changed(made, {m.place: m.value - lost[m.metric] for m in made.values if m.metric in lost})
         assert causes(verdict(found)) == ["fprop: its worst row lost up to 12 dB, the whole 1.0 dB: some rows (tokens) are wrong"]
 
+    @pytest.mark.parametrize("which", ["row", "column"])
+    @pytest.mark.parametrize(
+        ("gemm", "axes"),
+        [
+            ("fprop", ("tokens", "output features")),
+            ("dgrad", ("tokens", "input features")),
+            ("wgrad", ("output features", "input features")),
+        ],
+    )
+    def test_wrong_rows_and_columns_are_named_by_what_they_mean(self, gemm, axes, which):
+        made = record("gemm", "te-block", Execution.EMULATED, XEON)
+        lost = {f"{gemm} worst {which} sqnr": 12.0, f"{gemm} sqnr": 1.0}
+        found = changed(made, {m.place: m.value - lost[m.metric] for m in made.values if m.metric in lost})
+        axis = axes[which == "column"]
+        assert causes(verdict(found)) == [f"{gemm}: its worst {which} lost up to 12 dB, the whole 1.0 dB: some {which}s ({axis}) are wrong"]
+
     def test_a_gain_that_explains_all_of_the_noise_leaves_nothing(self):
         assert math.isnan(_without(1.0, 0.0)) and math.isnan(_without(-1.0, 3.0))
         assert _without(0.0, 28.5) == pytest.approx(28.5)

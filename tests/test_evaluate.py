@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gemm_records
 import pytest
 from fp8parity.judging import speed_goldens
 from fp8parity.judging.evaluate import evaluate, looks
@@ -17,8 +18,7 @@ from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, Policy, SpeedRow
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from gemm_records import ROW
-from gemm_records import made as gemms
+from narrowed import some
 from sessions import ROOT
 from timings import GPU, HERE, made
 
@@ -132,39 +132,6 @@ def test_each_session_s_control_has_a_verdict(runs, goldens):
     assert [v.status for v in evaluate(records, goldens, POLICY)[0].verdicts if v.cell.is_control] == ["pass", "drift"]
 
 
-def test_seeds_of_one_control_from_two_sessions_are_one_verdict(runs, goldens):
-    """A gate that was resumed in the middle has each seed once, so it is judged once."""
-    first, second, third = runs(recipes=("bf16",), session="one")
-    [found] = evaluate([first, *(r.model_copy(update={"session": "two"}) for r in (second, third))], goldens, POLICY)
-    assert [(v.cell.recipe, v.status) for v in found.verdicts] == [("bf16", "pass")]
-
-
-def test_one_seed_is_no_verdict_and_two_are(runs, goldens):
-    def judged(seeds: int) -> list[tuple[str, ...]]:
-        [found] = evaluate([r for r in runs() if r.seed < seeds], goldens, POLICY)
-        return [(v.check, v.status, v.headline) for v in found.verdicts if not v.cell.is_control]
-
-    assert judged(1) == [("loss parity", "error", "1 seed is on record; 2 are needed")]
-    assert [found[1] for found in judged(2)] == ["inconclusive"]
-
-
-def test_cells_of_several_ranks_have_no_golden(runs, goldens):
-    """Goldens were trained on one rank, and sums over ranks are other sums."""
-    timing = made(provenance=HERE)
-    spread = [r.model_copy(update={"cell": r.cell.model_copy(update={"ranks": 2})}) for r in (*runs(recipes=("bf16",)), timing)]
-    headline = "the goldens are of 1 rank, and this is a cell of 2"
-    found = [(v.check, v.status, v.headline) for e in evaluate(spread, goldens, POLICY) for v in e.verdicts]
-    assert sorted(found) == [("loss parity", "stale", headline), ("throughput", "stale", headline)]
-
-
-def test_gemms_that_imitate_another_tool_are_shown_and_not_judged(runs):
-    policy = POLICY.model_copy(update={"gemm": (ROW,)})
-    records = [gemms(), gemms("llama3-8b", tool="te-benchmark")]
-    assert [(v.cell.model, v.check) for e in evaluate(records, Goldens(), policy) for v in e.verdicts] == [
-        ("codonfm-5b", "GEMM throughput")
-    ]
-
-
 def test_a_cell_without_a_row_is_an_error(runs, goldens):
     rows = POLICY.model_copy(update={"loss": (LossRow(margin=0.005, recipe=("bf16",), why=WHY),)})
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-nano-emulated"):
@@ -201,11 +168,53 @@ def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens)
     """NVTE variables change a recipe behind its name, so the verdict names those that were set."""
     plain = runs("H200")
     behind = [
-        r.model_copy(update={"provenance": r.provenance.model_copy(update={"environment": set_})})
+        r.model_copy(update={"provenance": r.provenance.model_copy(update={"environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"}})})
         for r in plain
-        for set_ in [{"NVTE_BACKWARD_OVERRIDE": "high_precision", "NVTE_FLASH_ATTN": "0"}]
     ]
     (sound,), (changed,) = evaluate(plain, goldens, POLICY), evaluate(behind, goldens, POLICY)
-    text = "NVTE_BACKWARD_OVERRIDE=high_precision, NVTE_FLASH_ATTN=0: Transformer Engine may do something else than the recipe's name says"
+    text = "NVTE_BACKWARD_OVERRIDE=high_precision: Transformer Engine may do something else than the recipe's name says"
     assert all(("environment", text) in v.lines for v in changed.verdicts)
     assert not any(name == "environment" for v in sound.verdicts for name, _ in v.lines)
+
+
+def test_all_variables_are_listed(runs, goldens):
+    own = {"environment": {"NVTE_A": "1", "NVTE_B": "2"}}
+    [found] = evaluate([r.model_copy(update={"provenance": r.provenance.model_copy(update=own)}) for r in runs()], goldens, POLICY)
+    text = "NVTE_A=1, NVTE_B=2: Transformer Engine may do something else than the recipe's name says"
+    assert [line for line in found.verdicts[0].lines if line[0] == "environment"] == [("environment", text)]
+
+
+def test_a_cell_of_several_ranks_is_stale(runs, goldens):
+    """The goldens are of one rank, so they say nothing of the losses and the step times of two."""
+    timing = made(provenance=runs()[0].provenance)
+    records = [r.model_copy(update={"cell": r.cell.model_copy(update={"ranks": 2})}) for r in (*runs(), timing)]
+    [found] = evaluate(records, goldens, POLICY)
+    text = "the goldens are of 1 rank, and this is a cell of 2"
+    assert [(v.check, v.status, v.headline) for v in found.verdicts] == [
+        ("throughput", "stale", text), ("loss parity", "stale", text), ("loss parity", "stale", text),
+    ]  # fmt: skip
+
+
+def test_gemms_that_imitate_another_tool_are_only_shown():
+    policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
+    counts = [len(evaluate([gemm_records.made(tool=tool)], Goldens(), policy)[0].verdicts) for tool in ("", "another tool")]
+    assert counts == [1, 0]
+
+
+def test_seeds_of_bf16_from_several_sessions_are_one_group(runs, goldens):
+    """No seed was trained twice, so there is one verdict on all of them."""
+    control = [r.model_copy(update={"session": f"s{r.seed}"}) for r in runs(recipes=("bf16",))]
+    [found] = evaluate(control, goldens, POLICY)
+    assert [(v.status, some(some(v.loss).gap).n) for v in found.verdicts] == [("pass", 3)]
+
+
+@pytest.mark.parametrize(
+    ("count", "status", "headline"),
+    [
+        (1, "error", "1 seed is on record; 2 are needed"),
+        (2, "inconclusive", "2 seeds; the first look needs 3 (pass --seeds 3)"),
+    ],
+)
+def test_a_verdict_needs_two_seeds(runs, goldens, count, status, headline):
+    found = evaluate([r for r in runs() if r.seed < count], goldens, POLICY)[0].verdicts[1]
+    assert (found.status, found.headline) == (status, headline)
