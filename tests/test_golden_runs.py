@@ -25,6 +25,10 @@ def spread(**changes: Any) -> Spread:
     return Spread(**given | quiet | changes)
 
 
+def test_a_spread_may_have_one_window():
+    assert spread(loss=[1e-4], grad_norm=[1e-3]).loss == [1e-4]
+
+
 @pytest.mark.parametrize(
     ("replicas", "loss", "norm", "validation"),
     [

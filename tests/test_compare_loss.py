@@ -1,0 +1,91 @@
+"""Every field of a comparison of losses: what stands for OLD and NEW, the notes, the device, the margin, and what cannot be said."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import two_sides
+from fp8parity.judging import stats
+from fp8parity.judging.compare.change import half_width
+from fp8parity.records.schema import NonFinite
+from two_sides import POLICY, change, compared
+
+
+@pytest.fixture
+def runs(trajectory):
+    return partial(two_sides.runs, trajectory)
+
+
+def test_a_control_is_shown_by_its_mean_tail_loss_and_a_recipe_by_its_gaps(runs):
+    """BF16 rises by 2%, and te-current with it, so its gap to its own BF16 stays where it was."""
+    old, new = runs(), runs("2.13.0", control=0.02, recipe=0.02)
+    found = compared(old, new)
+    tail = old[0].tail
+    means = [float(np.mean([r.loss[-tail:] for r in side if r.cell.is_control])) for side in (old, new)]
+    bf16 = change(found, "bf16")
+    assert (bf16.old, bf16.new) == tuple(f"{m:.4f}" for m in means)
+    assert (bf16.moved, bf16.effect, bf16.recipe, bf16.notes, bf16.machine) == ("framework moved", "regression", None, [], "EPYC")
+    gaps = [[side[2 * s + 1].loss for s in range(3)] for side in (old, new)], [[side[2 * s].loss for s in range(3)] for side in (old, new)]
+    texts = [stats.mean_interval(stats.relative_gaps(r, c, tail), POLICY.loss[0].alpha, None).text() for r, c in zip(*gaps, strict=True)]
+    recipe = change(found)
+    assert [recipe.old, recipe.new] == texts
+    assert (recipe.margin, recipe.moved) == ("0.50%", "framework moved")
+
+
+def test_another_device_is_named_with_both(runs):
+    assert change(compared(runs(), runs("2.13.0", device="Xeon"))).machine == "EPYC -> Xeon"
+
+
+@pytest.mark.parametrize(("seeds", "moved"), [(2, "unchanged"), (1, "cannot say")])
+def test_an_interval_needs_two_seeds_in_common(runs, seeds, moved):
+    found = change(compared(runs(), runs("2.13.0", seeds=seeds)))
+    assert found.moved == moved
+    if seeds == 1:
+        assert (found.effect, found.old, found.new, found.margin) == ("unknown", "-", "-", "-")
+        assert found.notes == ["1 seeds in common; an interval needs 2"]
+
+
+def test_a_control_that_stopped_is_no_control(runs):
+    stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
+    new = [r.model_copy(update=stopped) if r.cell.is_control and r.seed == 1 else r for r in runs("2.13.0")]
+    found = compared(runs(), new)
+    assert change(found).notes == ["a seed has no complete BF16 control of the same machine and packages"]
+    bf16 = change(found, "bf16")
+    assert (bf16.moved, bf16.effect, bf16.old, bf16.new) == ("framework moved", "regression", "0 of 3 non-finite", "1 of 3 non-finite")
+
+
+def test_a_recipe_that_stopped_on_both_sides_is_told_by_seed(runs):
+    stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
+    sides = [[r.model_copy(update=stopped) if not r.cell.is_control and r.seed == 1 else r for r in side] for side in (runs(), runs("9"))]
+    found = change(compared(*sides))
+    assert (found.old, found.new) == ("1 of 3 non-finite", "1 of 3 non-finite")
+    assert found.notes == 2 * ["seed 1 is non-finite at step 7"]
+
+
+def test_a_run_that_ended_early_is_told_with_its_steps(runs):
+    new = [r.model_copy(update={"loss": r.loss[:-1]}) if not r.cell.is_control and r.seed == 2 else r for r in runs("2.13.0")]
+    found = change(compared(runs(), new))
+    steps = new[0].steps
+    assert (found.moved, found.effect) == ("cannot say", "unknown")
+    assert found.notes == [f"seed 2: {steps - 1} losses of {steps} steps"]
+
+
+def test_what_was_never_quantised_is_named_on_both_sides(runs):
+    """The note says where, whole, and one seed that equals BF16 is enough."""
+    sides = [runs(), runs("2.13.0")]
+    plain = [{r.seed: r.loss for r in side if r.cell.is_control} for side in sides]
+    sides = [
+        [r.model_copy(update={"loss": own[1]}) if not r.cell.is_control and r.seed == 1 else r for r in side]
+        for side, own in zip(sides, plain, strict=True)
+    ]
+    found = change(compared(*sides))
+    assert found.notes == ["in OLD and NEW the losses equal BF16's to the bit: nothing was quantised"]
+    assert (found.moved, found.effect) == ("cannot say", "unknown")
+
+
+def test_each_class_has_its_word_and_margin(runs):
+    """A shift in per cent shows its margin in per cent, a half-width has a sign, and a band without width is exact."""
+    assert change(compared(runs(), runs("2.13.0", recipe=0.02))).margin == "0.50%"
+    assert (half_width(0.5), half_width(0.0), half_width(float("nan"))) == ("+-0.5", "exact", "no band")
