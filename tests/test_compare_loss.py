@@ -59,7 +59,7 @@ def test_a_control_that_stopped_is_no_control(runs):
 def test_a_recipe_that_stopped_on_both_sides_is_told_by_seed(runs):
     stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
     sides = [[r.model_copy(update=stopped) if not r.cell.is_control and r.seed == 1 else r for r in side] for side in (runs(), runs("9"))]
-    found = change(compared(*sides))
+    found = change(compared(sides[0], sides[1]))
     assert (found.old, found.new) == ("1 of 3 non-finite", "1 of 3 non-finite")
     assert found.notes == 2 * ["seed 1 is non-finite at step 7"]
 
@@ -80,7 +80,7 @@ def test_what_was_never_quantised_is_named_on_both_sides(runs):
         [r.model_copy(update={"loss": own[1]}) if not r.cell.is_control and r.seed == 1 else r for r in side]
         for side, own in zip(sides, plain, strict=True)
     ]
-    found = change(compared(*sides))
+    found = change(compared(sides[0], sides[1]))
     assert found.notes == ["in OLD and NEW the losses equal BF16's to the bit: nothing was quantised"]
     assert (found.moved, found.effect) == ("cannot say", "unknown")
 
