@@ -39,7 +39,7 @@ def planted(spec, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("kill", r"^2 ranks: rank 1 was killed by SIGKILL; rank 0 lost it in collective \d+ \(gloo:"),
+        ("kill", r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 lost it in collective \d+ \(gloo:|torchrun then ended rank 0)"),
         ("leave", "^2 ranks: rank 1 failed: ValueError: the disk of this rank is full"),
         ("nan", r"the loss of step 1 is not finite on rank 1 \(nan\)"),
         ("packages", "^2 ranks: rank 0, 1 failed: ValueError: the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0"),
@@ -134,3 +134,24 @@ def rank(number: int, state: str, **more: object) -> RankReport:
 )
 def test_the_first_cause_is_named_from_the_reports(reports, words):
     assert report.sentence(reports, 3, "out of memory\n") == words
+
+
+def torchrun(*deaths: int) -> str:
+    """What torchrun prints of ranks that died, by their exit codes."""
+    return "".join(f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 7{rank})\n" for rank, code in enumerate(deaths))
+
+
+@pytest.mark.parametrize(
+    ("deaths", "words"),
+    [
+        ((-15, -9), "rank 1 was killed by SIGKILL; torchrun then ended rank 0"),
+        ((-9, -15), "rank 0 was killed by SIGKILL; torchrun then ended rank 1"),
+        ((-15, -11, -15), "rank 1 was killed by SIGSEGV; torchrun then ended rank 0, 2"),
+        ((-15, 3), "rank 1 ended with exit status 3 and said nothing; torchrun then ended rank 0"),
+        ((-15, -15), "rank 0 was killed by SIGTERM; rank 1 was killed by SIGTERM"),  # somebody else ended both
+    ],
+)
+def test_a_rank_that_torchrun_ended_is_not_the_cause(deaths, words):
+    """torchrun may end the others before they notice that they lost a rank."""
+    reports = [rank(k, "running") for k in range(len(deaths))]
+    assert report.sentence(reports, len(deaths), torchrun(*deaths)) == words
