@@ -20,12 +20,6 @@ def run(trajectory: Make) -> Make:
     return runner(trajectory)
 
 
-@pytest.fixture(autouse=True)
-def outside_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CI never records goldens, and these tests make one."""
-    monkeypatch.delenv("CI", raising=False)
-
-
 @pytest.fixture
 def golden(run: Make) -> Golden:
     return golden_of(run)

@@ -28,8 +28,7 @@ def run(trajectory: Make) -> Make:
 
 
 @pytest.fixture
-def golden(run: Make, monkeypatch: pytest.MonkeyPatch) -> Golden:
-    monkeypatch.delenv("CI", raising=False)
+def golden(run: Make) -> Golden:
     return golden_of(run)
 
 

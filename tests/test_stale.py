@@ -11,8 +11,7 @@ from paired import SEEDS, Make, golden_of, runner
 
 
 @pytest.fixture
-def run(trajectory: Make, monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.delenv("CI", raising=False)
+def run(trajectory: Make) -> Make:
     return runner(trajectory)
 
 
