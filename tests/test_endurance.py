@@ -137,6 +137,19 @@ def test_updates_without_a_lock_and_merges_that_replace_are_counted(monkeypatch)
     assert met(monkeypatch, "merges into one .zip file") == {Outcome.LOST}
 
 
+def test_files_of_two_writers_that_do_not_belong_together_are_counted(monkeypatch):
+    """Planted: the list of sources is not written, so the table of numbers names a source that nobody knows."""
+    write = atomic.write
+
+    def without_sources(path: Path, content: str | bytes, *, new: bool = False) -> Path:
+        return path if path.name == "sources.csv" else write(path, content, new=new)
+
+    monkeypatch.setattr(atomic, "write", without_sources)
+    [trial] = made("race", "bounds --write of several recipes", 1)
+    assert trial.result.outcome == Outcome.LOST
+    assert re.search(r"shared\.csv:\d+: source '\w+' is not in sources\.csv", trial.result.note)
+
+
 def test_a_crash_is_counted(monkeypatch, capsys):
     """Planted: reading a manifest fails with an error that the command does not expect."""
 
