@@ -58,7 +58,7 @@ def without_compiler(folder: Path) -> str:
     """A search path on which there is git and no C++ compiler: the emulation then runs eagerly, and nothing waits for compilation."""
     for name in ("git", "python3"):
         found = shutil.which(name)
-        if found:
+        if found and not (folder / name).exists():
             (folder / name).symlink_to(found)
     return str(folder)
 

@@ -13,13 +13,13 @@ SLOW = """
 import time
 from fp8parity.gate.progress import Line
 
-Line.every = 0.1
+Line.every = 0.02
 made = Runner.trajectory
 
 def slowly(self, cell, seed):
     step = self.progress(cell, f"seed{seed}")
     for done in range(1, 4):
-        time.sleep(0.3)
+        time.sleep(0.06)
         step(done, 300, 2.5)
     return made(self, cell, seed)
 

@@ -32,8 +32,10 @@ def measured(once, tmp_path, monkeypatch):
     return of
 
 
-def two_ranks(recipe: str, model: str = "micro") -> Cell:
-    return cell(recipe, "native" if recipe == "bf16" else "emulated", model).model_copy(update={"ranks": 2})
+def two_ranks(recipe: str, model: str = "") -> Cell:
+    """One block is enough for torchao's; in BF16 a fault of the tables of RoPE is seen in the loss of two."""
+    execution, small = ("native", "micro") if recipe == "bf16" else ("emulated", "nano")
+    return cell(recipe, execution, model or small).model_copy(update={"ranks": 2})
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_sound_cells_pass(sound, recipe):
 
 
 def test_three_ranks_share_unevenly(session):
-    of = cell("bf16", "native", "micro").model_copy(update={"ranks": 3})
+    of = cell("bf16", "native", "nano").model_copy(update={"ranks": 3})
     assert session.numerics("uneven shards", of).status == "pass"
 
 

@@ -15,7 +15,7 @@ import pytest
 from fp8parity import shipped
 from fp8parity.gate import entry
 from fp8parity.gate import run as suites
-from processes import ROOT, run
+from processes import ROOT, run, without_compiler
 
 ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")
 """An installed package has an entry point. Where the library is only on the path, the plugin is named."""
@@ -32,9 +32,10 @@ def installed(tmp_path: Path) -> Path:
 
 
 def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a module with only the installed library on the path."""
+    """Run a module with only the installed library on the path, and without a C++ compiler."""
     command = [sys.executable, "-P", "-m", *arguments]
-    environment = {"PYTHONPATH": str(site), "PATH": "/usr/bin:/bin", "COLUMNS": "120", "HOME": str(folder)}
+    (tools := folder / "bin").mkdir(exist_ok=True)
+    environment = {"PYTHONPATH": str(site), "PATH": without_compiler(tools), "COLUMNS": "120", "HOME": str(folder)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
