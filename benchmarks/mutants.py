@@ -89,7 +89,7 @@ TESTS = {
     "judging/verdict": "verdict report known_failures compare_sets gemm_verdict",
     "records/atomic": "atomic",
     "records/cell": "record_fields grouping cells record_sets files recipes",
-    "records/files": "bad_input",
+    "records/files": "file_limits bad_input",
     "records/device": "record_fields cells device_profile",
     "records/gemms": "record_fields gemm_records",
     "records/history": "history",
