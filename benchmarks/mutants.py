@@ -87,7 +87,7 @@ TESTS = {
     "judging/stats": "statistics along",
     "judging/tables": "bad_input golden_diff measured_numbers",
     "judging/verdict": "verdict report known_failures compare_sets gemm_verdict",
-    "records/atomic": "atomic",
+    "records/atomic": "atomic_edges atomic",
     "records/cell": "record_fields grouping cells record_sets files recipes",
     "records/files": "file_limits bad_input",
     "records/device": "record_fields cells device_profile",
