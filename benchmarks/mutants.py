@@ -40,7 +40,7 @@ TESTS = {
     "judging/calibration": "calibration",
     "judging/causes": "causes",
     "judging/claims": "report_claims coverage",
-    "judging/compare/__init__": "compare compare_added compare_sets compare_numerics compare_speed",
+    "judging/compare/__init__": "compare compare_added compare_sentence compare_sets compare_numerics compare_speed",
     "judging/compare/change": "compare_loss compare compare_added compare_numerics compare_speed",
     "judging/compare/gemms": "compare_gemms",
     "judging/compare/loss": "compare_loss compare compare_sets",
