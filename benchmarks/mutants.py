@@ -38,7 +38,7 @@ TESTS = {
     "judging/along": "along along_findings judge",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration",
-    "judging/causes": "causes",
+    "judging/causes": "causes cause_edges",
     "judging/claims": "report_claims coverage",
     "judging/compare/__init__": "compare compare_added compare_sentence compare_sets compare_numerics compare_speed",
     "judging/compare/change": "compare_loss compare compare_added compare_numerics compare_speed",
