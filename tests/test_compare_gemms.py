@@ -62,3 +62,34 @@ def test_another_batch_is_not_compared():
 def test_a_disturbed_side_is_named():
     for pair, side in (((made(watch=watched(busy_before=50)), made()), "OLD"), ((made(), made(watch=watched(busy_before=50))), "NEW")):
         assert [note.partition(":")[0] for note in compared(*pair)[0].notes] == [side]
+
+
+def test_the_ratio_has_its_number_of_pairs_and_bf16_its_exact_change():
+    _, training = compared(made(), slower(made(training=1.8), 1.25))
+    recipe, framework = training.recipe, training.framework
+    assert recipe is not None and framework is not None
+    assert (recipe.n, framework.n, framework.text) == (9, 1, "+25.000% [+25.000%, +25.000%]")
+
+
+def test_times_of_two_gpus_are_shown_with_both_names_and_the_reason():
+    found = compared(made(), made(provenance=reports.provenance(device="Another")))
+    assert [(c.machine, c.notes) for c in found] == 2 * [
+        ("NVIDIA Made Up -> Another", ["two different GPU models: their times are not compared"])
+    ]
+
+
+@pytest.mark.parametrize("side", ["OLD", "NEW"])
+@pytest.mark.parametrize(
+    ("left", "why"),
+    [
+        (lambda g: g.mode == "kernel", "down dgrad is missing"),
+        (lambda g: g.mode == "kernel" or g.place != "o dgrad training", "o dgrad is missing"),
+    ],
+)
+def test_a_sum_that_lacks_a_gemm_is_undecided_and_the_others_are_compared(left, why, side):
+    """Nothing failed: the record holds no such GEMM."""
+    less = made(gemms=[g for g in made().gemms if left(g)])
+    kernel, training = compared(*((less, made()) if side == "OLD" else (made(), less)))
+    assert (kernel.moved, kernel.notes) == ("noise", [])
+    assert (training.moved, training.effect, training.notes) == ("cannot say", "unknown", [f"{side}: {why}"])
+    assert (training.old if side == "OLD" else training.new) == "no sum"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
 import pytest
 import two_sides
 from fp8parity.judging import stats
-from fp8parity.judging.compare.change import half_width
+from fp8parity.judging.compare.change import half_width, worst
 from fp8parity.records.schema import NonFinite
 from two_sides import POLICY, change, compared
 
@@ -32,10 +33,21 @@ def test_a_control_is_shown_by_its_mean_tail_loss_and_a_recipe_by_its_gaps(runs)
     recipe = change(found)
     assert [recipe.old, recipe.new] == texts
     assert (recipe.margin, recipe.moved) == ("0.50%", "framework moved")
+    assert recipe.culprit == recipe.framework == bf16.framework
+    assert found.sentence.startswith("Framework moved: bf16-nano-native loss +2.000% [")
+    assert "framework moved: te-current-nano-emulated loss +2.000% [" in found.sentence
 
 
 def test_another_device_is_named_with_both(runs):
     assert change(compared(runs(), runs("2.13.0", device="Xeon"))).machine == "EPYC -> Xeon"
+
+
+def test_a_change_of_two_gaps_has_the_spread_of_both(runs):
+    """Each gap has the standard deviation of the row, so their difference has sqrt(2) times as much."""
+    row = POLICY.loss[0].model_copy(update={"sd": 1e-3, "sd_df": 20})
+    found = change(compared(runs(), runs("2.13.0", noise=1.0), POLICY.model_copy(update={"loss": (row,)})))
+    wide = stats.mean_interval(two_sides.JITTER[:3], row.alpha, stats.Prior(1e-3 * math.sqrt(2), 20))
+    assert found.recipe and (found.recipe.low, found.recipe.high) == pytest.approx((wide.low, wide.high), rel=1e-2)
 
 
 @pytest.mark.parametrize(("seeds", "moved"), [(2, "unchanged"), (1, "cannot say")])
@@ -72,6 +84,15 @@ def test_a_run_that_ended_early_is_told_with_its_steps(runs):
     assert found.notes == [f"seed 2: {steps - 1} losses of {steps} steps"]
 
 
+def test_seeds_of_two_schedules_are_not_averaged(runs):
+    """Both sides left a seed of an older schedule in the folder. One length of the tail would be wrong for it."""
+    sides = [[r.model_copy(update={"spec_hash": "older"}) if r.seed == 2 else r for r in side] for side in (runs(), runs("2.13.0"))]
+    for recipe in ("bf16", "te-current"):
+        found = change(compared(sides[0], sides[1]), recipe)
+        assert (found.moved, found.effect) == ("cannot say", "unknown")
+        assert found.notes == ["seed 2: another spec hash than seed 0"]
+
+
 def test_what_was_never_quantised_is_named_on_both_sides(runs):
     """The note says where, whole, and one seed that equals BF16 is enough."""
     sides = [runs(), runs("2.13.0")]
@@ -89,3 +110,17 @@ def test_each_class_has_its_word_and_margin(runs):
     """A shift in per cent shows its margin in per cent, a half-width has a sign, and a band without width is exact."""
     assert change(compared(runs(), runs("2.13.0", recipe=0.02))).margin == "0.50%"
     assert (half_width(0.5), half_width(0.0), half_width(float("nan"))) == ("+-0.5", "exact", "no band")
+
+
+@pytest.mark.parametrize(
+    ("effects", "first"),
+    [
+        (["gain", "none", "unknown", "regression"], "regression"),
+        (["gain", "none", "unknown"], "unknown"),
+        (["none", "gain"], "gain"),
+        (["none"], "none"),
+        ([], "none"),
+    ],
+)
+def test_the_worst_effect_is_a_regression_then_an_unknown_one_then_a_gain(effects, first):
+    assert worst(effects) == first

@@ -42,11 +42,28 @@ def measured(trajectory):
         ({}, {"sqnr": math.nan}, "recipe moved", "regression", 1),
         ({"metric": "odd"}, {"metric": "odd", "sqnr": 28.4}, "cannot say", "unknown", 2),
         ({}, {}, "unchanged", "none", 0),
+        ({"sqnr": math.nan}, {"sqnr": math.nan}, "unchanged", "none", 0),
+        ({"sqnr": math.inf}, {"sqnr": math.inf}, "unchanged", "none", 0),
+        ({}, {"bias": 1.25}, "noise", "none", 0),
+        ({"bias": 0.5}, {"bias": 1.5}, "recipe moved", "none", 0),
+        ({"sqnr": 29.1}, {"sqnr": 28.9}, "recipe moved", "gain", 0),
+        ({"sqnr": 27.0}, {"sqnr": 27.4}, "recipe moved", "none", 0),
+        ({"metric": "odd"}, {"metric": "odd", "bias": 1.5}, "recipe moved", "none", 0),
+        ({"sqnr": 27.0}, {"sqnr": 28.5, "bias": 2.1}, "recipe moved", "regression", 1),
     ],
 )
 def test_numerics_by_the_share_of_their_band(measured, old, new, moved, effect, code):
     found = compared([measured("2.12.0", **old)], [measured("2.13.0", **new)])
     assert (change(found, kind="gemm").moved, change(found, kind="gemm").effect, found.code) == (moved, effect, code)
+
+
+@pytest.mark.parametrize(("old", "new", "effect"), [(0.1, 0.4, "regression"), (0.4, 0.1, "gain")])
+def test_of_a_metric_without_a_row_a_lower_number_is_better(measured, old, new, effect):
+    """Both numbers are inside their limits, and the change is larger than the half-width of 0.25."""
+    narrow = Rule(check="gemm", metric=("rms",), low=0, high=0.5, why=WHY)
+    sides = [[measured(version, value, metric="rms")] for version, value in (("2.12.0", old), ("2.13.0", new))]
+    found = compared(sides[0], sides[1], POLICY.model_copy(update={"rule": (*POLICY.rule, narrow)}))
+    assert change(found, kind="gemm").effect == effect
 
 
 @pytest.mark.parametrize(("new", "effect"), [(28.45, "none"), (28.3, "regression")])
@@ -90,3 +107,41 @@ def test_a_number_that_must_be_exact_has_no_width(measured):
     policy = POLICY.model_copy(update={"rule": (*POLICY.rule, exact)})
     found = compare([measured("2.12.0")], [measured("2.13.0", 28.6)], Goldens(), policy)
     assert (change(found, kind="gemm").effect, found.code) == ("regression", 1)
+
+
+def test_a_change_shows_the_number_that_moved_most_and_both_devices(measured):
+    new = measured("2.13.0", 28.4, 1.5)
+    new = new.model_copy(update={"provenance": new.provenance.model_copy(update={"device": "Xeon"})})
+    found = change(compared([measured("2.12.0", bias=0.5)], [new]), kind="gemm")
+    assert (found.old, found.new, found.machine) == ("0.5", "1.5", "EPYC -> Xeon")
+
+
+def test_of_bf16_the_framework_has_moved_and_of_a_recipe_the_recipe(measured):
+    """Each shift holds the exact change as its mean and both ends, of one number."""
+    old = [measured("2.12.0", recipe="bf16"), measured("2.12.0")]
+    found = compared(old, [measured("2.13.0", bias=1.5, recipe="bf16"), measured("2.13.0", bias=1.75)])
+    control, recipe = change(found, "bf16", "gemm"), change(found, kind="gemm")
+    assert control.recipe is None
+    assert control.framework == recipe.framework
+    shifts = [(s.mean, s.low, s.high, s.n, s.margin, s.text) for s in (control.framework, recipe.recipe) if s]
+    assert shifts == [(0.5, 0.5, 0.5, 1, 1.0, "+0.5 (bias @ g)"), (0.75, 0.75, 0.75, 1, 1.0, "+0.75 (bias @ g)")]
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "te-current"])
+def test_without_a_metric_in_common_nothing_can_be_said(measured, recipe):
+    old, new = measured("2.12.0", recipe=recipe), measured("2.13.0", recipe=recipe)
+    sides = [r.model_copy(update={"values": r.values[i : i + 1]}) for i, r in enumerate((old, new))]
+    found = change(compared(sides[:1], sides[1:]), recipe, "gemm")
+    assert (found.moved, found.effect, found.old, found.new, found.notes) == ("cannot say", "unknown", "-", "-", [])
+    assert (found.framework, found.recipe) == (None, None)
+
+
+@pytest.mark.parametrize("lacking", ["OLD", "NEW"])
+def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framework(measured, lacking):
+    """BF16 is measured on one side only."""
+    sides = {name: [measured(version)] for name, version in (("OLD", "2.12.0"), ("NEW", "2.13.0"))}
+    for name, version in (("OLD", "2.12.0"), ("NEW", "2.13.0")):
+        sides[name] += [measured(version, recipe="bf16")] if name != lacking else []
+    found = compared(sides["OLD"], sides["NEW"])
+    assert [(c.cell.recipe, c.moved, c.framework) for c in found.changes] == [("te-current", "unchanged", None)]
+    assert [(m.missing_in, m.text) for m in found.missing] == [(lacking, f"bf16-tiny-native gemm (in {lacking})")]

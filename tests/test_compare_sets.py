@@ -75,9 +75,23 @@ def test_a_machine_without_a_counterpart_is_missing(runs):
     assert gone.code == 2
 
 
-def test_one_device_in_two_environments_is_no_side(runs):
-    with pytest.raises(ValueError, match="NEW holds EPYC with more than one torch"):
-        compared(runs(), runs("2.13.0") + runs("2.14.0"))
+@pytest.mark.parametrize(("device", "name"), [("H200", "H200"), ("B200", "H200")])
+def test_a_cell_that_one_of_two_machines_lacks_is_named_with_its_device(runs, device, name):
+    """A machine that changed has the name that it has in OLD."""
+    old = runs(device="EPYC") + runs(device="H200")
+    new = runs("2.13.0", device="EPYC") + [r for r in runs("2.13.0", device=device) if r.cell.is_control]
+    assert [m.text for m in compared(old, new).missing] == [f"te-current-nano-emulated on {name} seed0, seed1, seed2 (in NEW)"]
+    assert [m.text for m in compared(new[:6], old[:5]).missing] == ["te-current-nano-emulated seed2 (in NEW)"]
+
+
+@pytest.mark.parametrize("side", ["OLD", "NEW"])
+def test_one_device_in_two_environments_is_no_side(runs, trajectory, side):
+    """The names of what differs stand in the sentence, also of a package that one of the two lacks."""
+    first, second = ({"torch": "2.13.0", "apex": "1", "same": "1"}, {"torch": "2.14.0", "flash": "2", "same": "1"})
+    made = two_sides.provenance(trajectory)
+    two = [r for p in (first, second) for r in runs(provenance=made.model_copy(update={"packages": p}))]
+    with pytest.raises(ValueError, match=f"^{side} holds EPYC with more than one apex, torch, flash; put each of them into its own set$"):
+        compared(*((two, runs()) if side == "OLD" else (runs(), two)))
 
 
 def test_verdicts_that_turned_are_listed(runs, trajectory):

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 import two_sides
+from fp8parity.judging.compare.speed import ratio_shift
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput, Watch
 from two_sides import change, compared
+
+BUSY = Watch(busy_before=90, sm_clocks=[1980], throttled=[])
+BUSY_TEXT = "the GPU was 90% busy before the first block: something else runs on it"
 
 
 @pytest.fixture
@@ -36,7 +40,7 @@ def timed(trajectory):
         ({"memory": 0.7}, "memory", "recipe moved", "gain", 0),
         ({"bf16_memory": 1_100_000, "recipe_memory": 880_000}, "memory", "framework moved", "regression", 1),
         ({"ratio": 1.35, "mode": "eager"}, "throughput", "cannot say", "unknown", 2),
-        ({"ratio": 1.35, "watch": Watch(busy_before=90, sm_clocks=[1980], throttled=[])}, "throughput", "cannot say", "unknown", 2),
+        ({"ratio": 1.35, "watch": BUSY}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "device": "H100"}, "throughput", "shown", "none", 0),
         ({"ratio": 1.35, "capability": None}, "throughput", "shown", "none", 0),
     ],
@@ -46,11 +50,42 @@ def test_planted_throughput(timed, new, kind, moved, effect, code):
     assert (change(found, kind=kind).moved, change(found, kind=kind).effect, found.code) == (moved, effect, code)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "notes", "machine"),
+    [
+        ({}, {}, [], "H200"),
+        ({"watch": BUSY}, {}, [f"OLD: {BUSY_TEXT}"], "H200"),
+        ({}, {"watch": BUSY}, [f"NEW: {BUSY_TEXT}"], "H200"),
+        ({}, {"mode": "eager", "tokens": 1}, ["another mode", "another tokens"], "H200"),
+        ({}, {"device": "H100"}, ["two different GPU models: their times are not compared"], "H200 -> H100"),
+        ({}, {"device": "Xeon", "capability": None}, ["CPU time and memory are never gated"], "H200 -> Xeon"),
+    ],
+)
+def test_what_keeps_times_from_being_compared_is_said(timed, old, new, notes, machine):
+    found = compared([timed(**old)], [timed("2.13.0", **new)])
+    assert [(c.notes, c.machine) for c in found.changes] == 2 * [(notes, machine)]
+
+
+def test_a_change_of_speed_shows_both_ratios_and_both_shares(timed):
+    found = compared([timed()], [timed("2.13.0", ratio=1.35, memory=0.9)])
+    speed, memory = change(found, kind="throughput"), change(found, kind="memory")
+    assert (speed.old, speed.new) == ("1.500x BF16 [1.499, 1.501]", "1.350x BF16 [1.349, 1.351]")
+    assert (memory.old, memory.new) == ("0.800 of BF16", "0.900 of BF16")
+    assert memory.recipe is not None
+    assert (memory.recipe.text, memory.recipe.n) == ("+12.500% [+12.500%, +12.500%]", 1)
+
+
+def test_the_interval_of_a_change_has_the_outer_edges_of_both():
+    shift = ratio_shift((1.0, 2.0, 4.0), (3.0, 5.0, 8.0), 0.03, 11)
+    assert (shift.mean, shift.low, shift.high, shift.n, shift.margin) == (1.5, -0.25, 7.0, 11, 0.03)
+
+
 def test_memory_that_nobody_measured_has_no_share(timed):
     """Nobody measures it on a CPU."""
     none = {"capability": None, "bf16_memory": 0, "recipe_memory": 0}
     found = change(compared([timed(**none)], [timed("2.13.0", **none)]), kind="memory")
     assert (found.old, found.new, found.moved) == ("0.000 of BF16", "0.000 of BF16", "shown")
+    assert [s.text for s in (found.framework, found.recipe) if s] == 2 * ["+0.000% [+0.000%, +0.000%]"]
 
 
 def test_the_size_of_a_change_is_that_of_the_medians(timed):
@@ -64,3 +99,22 @@ def test_step_times_are_shown_and_never_decide(trajectory):
     found = compared(two_sides.runs(trajectory), slow)
     shown = change(found, kind="step time")
     assert (shown.old, shown.new, shown.moved, found.code) == ("1.00x BF16's time", "3.00x BF16's time", "shown", 0)
+
+
+def test_step_times_are_those_of_recipes_that_both_sides_ran(trajectory):
+    """BF16 itself has none, and each machine is named."""
+    old, new = two_sides.runs(trajectory), two_sides.runs(trajectory, "2.13.0", device="Xeon")
+    more = trajectory("te-block", 0, provenance=old[0].provenance)
+    assert steps([*old, more], new) == [("te-current", "EPYC -> Xeon")]
+
+
+@pytest.mark.parametrize("lacking", ["OLD", "NEW"])
+def test_without_bf16_on_one_side_no_step_time_is_shown(trajectory, lacking):
+    sides = {"OLD": two_sides.runs(trajectory), "NEW": two_sides.runs(trajectory, "2.13.0")}
+    sides[lacking] = [r for r in sides[lacking] if not r.cell.is_control]
+    assert steps(sides["OLD"], sides["NEW"]) == []
+
+
+def steps(old, new):
+    """The recipe and the machine of each step time that is shown."""
+    return [(c.cell.recipe, c.machine) for c in compared(old, new).changes if c.what == "step time"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from pathlib import Path
 
+import gemm_records
 import pytest
+from fp8parity.judging import gemm_goldens
 from fp8parity.judging.claims import Claim
 from fp8parity.judging.coverage import unused
 from fp8parity.judging.evaluate import evaluate
@@ -13,11 +16,11 @@ from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.number_rows import Band, Rule, Trend
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.speed import SpeedGolden
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.schema import AnyRecord, Measurement, Measurements
 from timings import GPU, HERE, made
 
 WHY = "a made-up row"
@@ -50,9 +53,9 @@ def lines(trajectory, goldens):
     values = [Measurement(metric="fprop sqnr", where="gaussian", value=28.5)]
     check = Measurements(cell=CELL, check="gemm", values=values, provenance=trajectory().provenance, session="s")
 
-    def call(policy: Policy = POLICY, stored: Goldens | None = None) -> list[str]:
+    def call(policy: Policy = POLICY, stored: Goldens | None = None, *more: AnyRecord) -> list[str]:
         stored = stored or goldens
-        return unused(evaluate([*runs, check, made()], stored, policy), stored, policy)
+        return unused(evaluate([*runs, check, made(), *more], stored, policy), stored, policy)
 
     return call
 
@@ -69,6 +72,12 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
         ("speed", SpeedRow(band=0.1, memory_band=0.1, model=("1b",), why=WHY), "[[speed]] row 2: model = ('1b',), band = 0.1"),
         ("rule", Rule(check="gemm", where=("K=1",), low=0, high=1, why=WHY), "[[rule]] row 3: check = gemm, where = ('K=1',)"),
         ("rule", Rule(check="codes", low=0, high=0, why=WHY), "[[rule]] row 3: check = codes"),
+        (
+            "trend",
+            Trend(check="gemm", metric=("bias",), slack=1, why=WHY),
+            "[[trend]] row 1: check = gemm, metric = ('bias',), slack = 1.0",
+        ),
+        ("gemm", gemm_records.ROW, "[[gemm]] row 1: band = 0.05, place_band = 0.1"),
         ("band", Band(check="gemm", metric=("wgrad sqnr",), band=1, why=WHY), "[[band]] row 2: check = gemm, metric = ('wgrad sqnr',)"),
     ],
 )
@@ -95,6 +104,14 @@ def test_a_throughput_golden_that_nothing_was_timed_for_is_named(lines, goldens)
     assert lines(stored=Goldens(goldens.loss, more, goldens.numbers)) == ["throughput golden of base on NVIDIA B200"]
 
 
+def test_a_golden_of_gemms_that_nothing_was_multiplied_for_is_named(lines, goldens):
+    record = gemm_records.made()
+    golden = gemm_goldens.updated(None, [record])
+    policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
+    stored = replace(goldens, gemms={(GPU, "codonfm-5b"): golden, (GPU, "1b"): golden, ("NVIDIA B200", "codonfm-5b"): golden})
+    assert lines(policy, stored, record) == [f"golden of the GEMMs of 1b on {GPU}", "golden of the GEMMs of codonfm-5b on NVIDIA B200"]
+
+
 def test_numbers_that_nothing_measured_are_counted(lines, goldens):
     more = {KEY: Number(28.5, "a1"), KEY._replace(recipe="te-gone"): Number(1.0, "a1"), KEY._replace(where="z"): Number(1.0, "a1")}
     assert lines(stored=Goldens(goldens.loss, goldens.throughput, MeasuredNumbers({"shared": more}))) == [
@@ -108,11 +125,13 @@ def test_a_claim_that_nothing_measured_is_named(lines):
         differs="another model",
     )  # fmt: skip
     assert lines(POLICY.model_copy(update={"claims": (claim,)})) == ["claim of A paper on te-nvfp4"]
+    two = claim.model_copy(update={"recipe": ("te-nvfp4", "te-mxfp8")})
+    assert lines(POLICY.model_copy(update={"claims": (two,)})) == ["claim of A paper on te-nvfp4, te-mxfp8"]
     measured = claim.model_copy(update={"recipe": ("te-nvfp4", "te-current")})
     assert lines(POLICY.model_copy(update={"claims": (measured,)})) == []
 
 
-def test_a_known_failure_that_nothing_covers_is_named(lines):
+def test_a_known_failure_that_nothing_covers_and_a_misspelt_name_in_another_are_named(lines):
     entry = KnownFailure(
         check=("gemm",),
         recipe=("te-block",),
@@ -122,11 +141,20 @@ def test_a_known_failure_that_nothing_covers_is_named(lines):
         expires=datetime.date(2999, 1, 1),
         why=WHY,
     )
-    known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
-    assert lines(POLICY.model_copy(update={"known": known})) == ["known failure of recipe te-block"]
+    needed = entry.model_copy(update={"recipe": ("te-current", "te-curent")})
+    known = KnownFailures(path=Path("k.toml"), entries=(entry, needed), today=datetime.date(2026, 1, 1))
+    assert lines(POLICY.model_copy(update={"known": known})) == [
+        "recipe 'te-curent' in [[known]] row 2",
+        "known failure of recipe te-block",
+    ]
 
 
 def test_a_misspelt_name_beside_a_good_one_is_named(lines):
     """The row is needed for the good name; nothing would ever tell of the other."""
     rows = (*POLICY.rule, Rule(check="gemm", recipe=("te-current", "te-curent"), low=28, high=29, why=WHY))
     assert lines(POLICY.model_copy(update={"rule": rows[1:]})) == ["recipe 'te-curent' in [[rule]] row 2"]
+
+
+def test_a_misspelt_name_in_two_rows_is_named_once_with_both(lines):
+    rows = tuple(row.model_copy(update={"recipe": ("te-current", "te-curent")}) for row in POLICY.rule)
+    assert lines(POLICY.model_copy(update={"rule": rows})) == ["recipe 'te-curent' in [[rule]] row 1, 2"]

@@ -139,3 +139,25 @@ def test_a_ratio_lies_inside_its_interval(ratio, sound):
     else:
         with pytest.raises(ValueError, match=rf"the ratio {ratio:.3g} of kernel is not inside its interval \[1, 2\]"):
             GemmEntry.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"power_capped": 1.0}, ""),
+        ({"power_capped": 1.01}, "power_capped"),
+        ({"power_capped": 0.0}, ""),
+        ({"power_capped": -0.01}, "power_capped"),
+        ({"gemms": 1}, ""),
+        ({"gemms": 0}, "gemms"),
+        ({"sessions": []}, "sessions"),
+    ],
+)
+def test_an_entry_holds_a_share_a_gemm_and_a_session(changes, refused):
+    given = gemm_goldens.entry_of(made()).model_dump()
+    changes = {k: dict(list(given["gemms"].items())[:v]) if k == "gemms" else v for k, v in changes.items()}
+    if not refused:
+        assert GemmEntry.model_validate(given | changes).model_dump() == given | changes
+    else:
+        with pytest.raises(ValueError, match=rf"^1 validation error for GemmEntry\n{refused}\n"):
+            GemmEntry.model_validate(given | changes)

@@ -127,6 +127,11 @@ def test_changes_of_the_golden_itself_share_a_line(golden):
     ]
 
 
+def test_changes_of_a_seed_share_a_line(golden):
+    new = edited(edited(golden, ("seeds", 1, "initial_weights"), "x"), ("seeds", 1, "final_weights"), "y")
+    assert changes(golden, new) == ["seed 1: initial_weights w1 -> x; final_weights f -> y"]
+
+
 def test_of_a_new_part_the_largest_of_its_numbers_is_told(golden):
     fewer = golden.model_copy(update={"seeds": golden.seeds[:2]})
     told = "new, loss up to 5.02, grad_norm up to 2.0, seed 2, initial_weights w2, final_weights f"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trajectories
-from fp8parity.records import manifest
+from fp8parity.records import manifest, storage
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected, too_old
 from fp8parity.records.storage import (
@@ -128,6 +128,13 @@ def test_an_edited_and_a_nested_file_are_named(tmp_path):
 )  # fmt: skip
 def test_schema_0_had_no_kind_no_mode_and_no_environment(old, new):
     assert upgrade(old) == new | {"schema_version": 1}
+
+
+def test_an_old_record_passes_through_the_upgrade_of_each_schema(monkeypatch):
+    """Today one schema has an upgrade. The next one that gets one is not left out."""
+    monkeypatch.setitem(storage.UPGRADES, 1, lambda data: {**data, "seen": data["schema_version"]})
+    found = upgrade({"kind": "k", "mode": "m", "loss": [], "provenance": 3})
+    assert found == {"kind": "k", "mode": "m", "loss": [], "provenance": 3, "seen": 1, "schema_version": 2}
 
 
 def test_records_of_a_set_share_what_is_equal(tmp_path):
