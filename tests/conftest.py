@@ -36,8 +36,8 @@ Made = TypeVar("Made")
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen() -> None:
-    """Modules live to the end, also those that earlier tests imported. Each cell and each pytest inside a test searches for garbage: without
-    this that took a fifth of the time of the tests."""
+    """Modules live to the end, also those that earlier tests imported. Each cell and each pytest inside a test searches for garbage, and
+    would look through them."""
     gc.freeze()
 
 

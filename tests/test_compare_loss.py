@@ -93,6 +93,17 @@ def test_seeds_of_two_schedules_are_not_averaged(runs):
         assert found.notes == ["seed 2: another spec hash than seed 0"]
 
 
+def test_a_control_of_another_schedule_is_no_control(runs):
+    """Both sides kept the BF16 runs of an older schedule. Gaps to them would be those of two schedules."""
+
+    def older(side):
+        return [r.model_copy(update={"spec_hash": "older"}) if r.cell.is_control and r.seed == 1 else r for r in side]
+
+    found = change(compared(older(runs()), older(runs("2.13.0"))))
+    assert (found.moved, found.effect) == ("cannot say", "unknown")
+    assert found.notes == ["seed 1: its BF16 control has another spec hash"]
+
+
 def test_what_was_never_quantised_is_named_on_both_sides(runs):
     """The note says where, whole, and one seed that equals BF16 is enough."""
     sides = [runs(), runs("2.13.0")]

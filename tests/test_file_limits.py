@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from pathlib import Path
 
@@ -42,9 +43,8 @@ def test_a_file_of_the_limit_is_read_whole(tmp_path, known):
 
 def test_a_larger_file_is_refused(tmp_path, known):
     path = file_of(tmp_path, LARGER)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: {WORDS}$"):
         files.read_bytes(path)
-    assert str(error.value) == f"{path}: {WORDS}"
 
 
 def test_a_member_of_the_limit_is_read_whole(tmp_path):
@@ -54,9 +54,8 @@ def test_a_member_of_the_limit_is_read_whole(tmp_path):
 
 def test_a_larger_member_is_refused(tmp_path):
     path = archive_of(tmp_path, LARGER)
-    with pytest.raises(ValueError) as error:
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path / 'record.json'))}: {WORDS}$"):
         list(files.members(path, lambda name: True))
-    assert str(error.value) == f"{path / 'record.json'}: {WORDS}"
 
 
 def test_an_archive_may_have_the_size_of_its_limit(tmp_path, monkeypatch):
