@@ -37,7 +37,7 @@ PACKAGE = "fixtures/fp8parity"
 TESTS = {
     "judging/along": "along along_findings judge",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
-    "judging/calibration": "calibration",
+    "judging/calibration": "calibration_edges calibration",
     "judging/causes": "causes cause_edges",
     "judging/claims": "report_claims coverage",
     "judging/compare/__init__": "compare compare_added compare_sentence compare_sets compare_numerics compare_speed",

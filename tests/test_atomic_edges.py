@@ -61,3 +61,19 @@ def test_only_a_file_system_without_links_gets_a_rename(tmp_path, monkeypatch, n
         atomic.write(tmp_path / "a.json", "new", new=True)
     assert error.value.errno == number
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_removed_hides_no_error(tmp_path, monkeypatch):
+    """The body of a folder fails, and its temporary folder cannot be removed: the error of the body is told."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    def fails() -> None:
+        with atomic.folder(tmp_path / "set"):
+            monkeypatch.setattr(os, "rmdir", refused)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert not (tmp_path / "set").exists()
