@@ -96,7 +96,7 @@ TESTS = {
     "records/inventory": "inventories",
     "records/timings": "record_fields block_records",
     "records/kernels": "kernel_names dispatch gemm_verdict",
-    "records/locks": "golden_lock locks",
+    "records/locks": "lock_files golden_lock locks",
     "records/manifest": "record_fields set_files completeness compare_added",
     "records/provenance": "record_fields resume record_sets",
     "records/schema": "record_fields set_files bad_input record_sets files",
