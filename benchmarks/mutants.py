@@ -58,7 +58,7 @@ TESTS = {
     "judging/module_filter": "split",
     "judging/worth": "worth",
     "judging/golden_changes": "golden_changes golden_diff",
-    "judging/golden_diff": "golden_diff",
+    "judging/golden_diff": "golden_diff_edges golden_diff",
     "judging/golden_fields": "golden_fields",
     "judging/golden_runs": "golden_runs golden_fields along",
     "judging/goldens": "overlay",

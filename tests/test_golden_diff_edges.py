@@ -1,0 +1,126 @@
+"""Each kind of file of a golden folder in ``golden diff``: whole lines, what is left out, and what git says."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fp8parity.judging import gemm_goldens, golden_diff
+from gemm_records import GPU, ROW, made
+
+POLICY = '[[loss]]\nmargin = 0.005\nwhy = "at first"\n'
+HEAD = "check,metric,where,model,recipe,execution,value,source\n"
+NUMBER = "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},{}\n"
+TODAY = datetime.date(2026, 11, 23)
+Write = Callable[..., list[str]]
+
+
+def commit(folder: Path) -> None:
+    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x --allow-empty"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """A committed folder with a policy."""
+    (folder := tmp_path / "golden").mkdir()
+    (folder / "policy.toml").write_text(POLICY)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def write(golden: Path) -> Write:
+    """Writes a file in two versions, the first of which is committed (None: no file), and returns what changed."""
+
+    def of(name: str, *versions: str | bytes | None) -> list[str]:
+        path = golden / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for version, content in enumerate(versions):
+            if content is None:
+                path.unlink(missing_ok=True)
+            else:
+                path.write_bytes(content.encode() if isinstance(content, str) else content)
+            if not version:
+                commit(golden.parent)
+        return golden_diff.diff(golden, "HEAD")
+
+    return of
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "lines"),
+    [
+        ("README.md", None, "words", []),
+        ("numerics/shared.csv", HEAD + NUMBER.format(28.5, "a1"), None, ["numerics/shared.csv: deleted"]),
+        ("claims.toml", '[[claim]]\nname = "x"\nwhy = "w"\n', None, ["claims.toml: deleted"]),
+        (
+            "claims.toml",
+            '[[claim]]\nname = "x"\nvalue = 1\n[[claim]]\nname = "y"\nvalue = 5\n',
+            '[[claim]]\nname = "x"\nvalue = 2\n[[claim]]\nname = "z"\nvalue = 7\nlimit = 9\n',
+            [
+                "claims.toml: - [[claim]] name y (no reason given)",
+                "claims.toml: [[claim]] name x: value 1 -> 2 (+1) (no reason given)",
+                "claims.toml: + [[claim]] name z: value = 7, limit = 9 (no reason given)",
+            ],
+        ),
+        (
+            "claims.toml",
+            '[[claim]]\nname = "x"\nwhy = "w"\n[claim.expect.te-current]\ngaussian = 28.5\n',
+            '[[claim]]\nname = "x"\nwhy = "w"\n[claim.expect.te-current]\ngaussian = 28.0\n',
+            ["claims.toml: [[claim]] name x: expect.te-current.gaussian 28.5 -> 28.0 (-0.5) (w)"],
+        ),
+        (
+            "numerics/shared.csv",
+            HEAD + NUMBER.format(28.5, "a1"),
+            HEAD + NUMBER.format(28.0, "b2"),
+            ["numerics/shared.csv: gemm, fprop sqnr, gaussian, tiny, te-current, native: value 28.5 -> 28.0 (-0.5), source a1 -> b2"],
+        ),
+    ],
+)
+def test_what_a_file_tells(write: Write, name: str, old: str | None, new: str | None, lines: list[str]):
+    assert write(name, old, new) == [f"golden/{line}" for line in lines]
+
+
+def test_goldens_of_gemms_tell_their_ratios(golden: Path):
+    def stored(training: float) -> list[str]:
+        gemm_goldens.store(golden, made(training=training), ROW)
+        return golden_diff.diff(golden, "HEAD")
+
+    name = gemm_goldens.path_of(golden, GPU, "codonfm-5b").relative_to(golden.parent)
+    new = stored(1.6)
+    path = golden.parent / name
+    assert new == [f"{name}: {line}" for line in gemm_goldens.changes(None, gemm_goldens.read(path))]
+    commit(golden.parent)
+    before = gemm_goldens.read(path)
+    moved = stored(1.4)
+    assert moved == [f"{name}: {line}" for line in gemm_goldens.changes(before, gemm_goldens.read(path))]
+    assert moved and moved != new
+
+
+def test_a_revision_without_a_policy_gives_no_verdicts(golden: Path):
+    (golden / "policy.toml").rename(golden / "tolerances.toml")
+    commit(golden.parent)
+    words = "HEAD: its golden has no policy.toml: the revision is older than this layout, so no verdict can be made by it"
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        golden_diff.changed_verdicts(golden, "HEAD", [], TODAY)
+
+
+@pytest.mark.parametrize(("revision", "shown"), [("nowhere", "nowhere"), ("n\udcff", "n�")])
+def test_what_git_says_is_told_with_its_command(golden: Path, revision: str, shown: str):
+    """Also if the revision is no UTF-8."""
+    with pytest.raises(ValueError) as error:  # noqa: PT011 - the text is compared below
+        golden_diff.diff(golden, revision)
+    command = f"git ls-tree -r --name-only -z {revision}^{{commit}} -- golden"
+    assert str(error.value) == f"{command}: fatal: Not a valid object name {shown}^{{commit}}"
+
+
+def test_a_committed_file_that_is_no_text_is_named(write: Write):
+    words = "HEAD:golden/numerics/shared.csv: not UTF-8 text at byte 1; the file may be damaged"
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+        write("numerics/shared.csv", b"x\xff", HEAD)
