@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -124,3 +125,10 @@ def test_a_committed_file_that_is_no_text_is_named(write: Write):
     words = "HEAD:golden/numerics/shared.csv: not UTF-8 text at byte 1; the file may be damaged"
     with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
         write("numerics/shared.csv", b"x\xff", HEAD)
+
+
+def test_a_name_that_is_no_text_is_refused_with_the_folder(golden: Path):
+    (golden / os.fsdecode(b"x\xff.json")).write_text("{}")
+    commit(golden.parent)
+    with pytest.raises(ValueError, match=r"^golden: not UTF-8 text at byte \d+; the file may be damaged$"):
+        golden_diff.diff(golden, "HEAD")

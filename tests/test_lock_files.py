@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -120,3 +121,25 @@ def test_who_waits_for_some_keeps_what_it_has_and_asks_again(tmp_path):
             assert asked == [[True, True], [True, True]]
             assert all(map(held_elsewhere, paths))
     assert not any(p.exists() for p in paths)
+
+
+def test_who_waits_twice_says_it_once(path, capfd, monkeypatch):
+    """Another process holds the file, removes it, and a third one holds the next."""
+    held, kept = [True, True], [False, True]
+    path.parent.mkdir(parents=True)
+    real = locks._try
+    monkeypatch.setattr(locks, "_try", lambda file, how: not held.pop() if held else real(file, how))
+    monkeypatch.setattr(locks, "_is", lambda file, path: kept.pop(0))
+    with locks.locked(path):
+        assert not held and not kept
+    assert capfd.readouterr().err.count("waiting for") == 1
+
+
+def test_a_full_disk_is_named_also_if_the_lock_file_is_gone(path, monkeypatch):
+    def full(*_: object) -> int:
+        path.unlink()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=f"cannot write {re.escape(str(path))}: No space left"), locks.locked(path):
+        pass
