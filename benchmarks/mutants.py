@@ -104,7 +104,7 @@ TESTS = {
     "records/storage": "set_files files record_sets bad_input",
     "records/watch": "record_fields gpu_monitor gemm_verdict",
     "report/sentence": "sentence report known_failures",
-    "gate/selection": "selection recipes plugin options",
+    "gate/selection": "selected_cells selection",
     "gate/tally": "tally",
 }
 """The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""

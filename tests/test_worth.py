@@ -46,6 +46,19 @@ def test_a_constant_loss_has_no_slope_of_rounding(level, points):
     assert worth.later(1 + np.arange(points, dtype=float), np.full(points, level), gap(0.01)) is None
 
 
+@pytest.mark.parametrize("points", [40, 100, 160, 200])
+@pytest.mark.parametrize("period", [[1.0, 2.0, 2.0, 1.0], [2.0, 1.0, 1.0, 2.0]])
+@pytest.mark.parametrize("base", [0.0, 1.0, 2.5])
+def test_a_loss_that_repeats_has_no_slope_of_rounding(points, period, base):
+    """All of its batches have one mean, so its slope of 1e-18 had no error, and a gap cost 1e15 steps."""
+    assert worth.later(np.arange(points, dtype=float), base + np.resize(period, points), gap(0.01)) is None
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.9e-9, False), (1.1e-9, True)])
+def test_a_fall_by_less_than_a_billionth_of_the_loss_is_rounding(share, said):
+    assert (worth.later(POINTS, falling(3.0 * share / 399, 0.0), gap(0.001)) is not None) is said
+
+
 def test_the_interval_holds_the_truth():
     """Noise in the reference makes the slope unsure; with the gap's own error the interval covers 90% or a little more."""
     rng, hits, trials, true = np.random.default_rng(1), 0, 400, 0.004

@@ -1,0 +1,216 @@
+"""Which cells each parameter has, and which of them the options, the markers and this machine leave to a run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fp8parity.gate import selection
+from fp8parity.recipes import registry
+from fp8parity.records.cell import Cell
+from fp8parity.training.hardware import Hardware
+from fp8parity.workload.own import OwnModel
+from fp8parity.workload.presets import presets
+from fp8parity.workload.schedule import Schedule
+from sessions import cell
+
+SCHEDULE = Schedule(steps=12, rows=8, length=64, lr=2e-3, warmup=3, tail=4, validation_every=6, validation_rows=8)
+MINE: Any = OwnModel("mine", lambda seed: None, lambda module: None, lambda seed, step: [], SCHEDULE)  # type: ignore[arg-type, return-value]  # nobody trains it
+MODELS = {name: presets()[name] for name in ("tiny", "tiny-moe")} | {"mine": MINE}
+KNOWN = ["mine", "tiny", "tiny-moe"]
+CPU, H100 = Hardware("cpu", "cpu", None), Hardware("h100", "cuda", (9, 0))
+ENDS = "te-current-ends-bf16"
+"""A recipe that keeps the first and the last block in BF16: of micro, which has two, it leaves nothing."""
+EMPTY = f"its rules leave nothing of micro to quantise: {'; '.join(map(str, registry.RECIPES[ENDS].rules))} in BF16"
+
+
+def item(*markers: str, **params: Cell | int) -> Any:
+    marks = {name: getattr(pytest.mark, name) for name in markers}
+    return SimpleNamespace(get_closest_marker=marks.get, callspec=SimpleNamespace(params=params))
+
+
+@pytest.mark.parametrize(
+    ("parameter", "models", "ranks", "fused", "defaults"),
+    [
+        ("cell", KNOWN, [1], ["tiny"], ("tiny",)),
+        ("trained_cell", KNOWN, [1], ["tiny"], ("micro",)),
+        ("recipe_cell", ["tiny"], [1], [], None),
+        ("expert_cell", ["tiny-moe"], [1], [], ()),
+        ("timed_cell", ["1b", "base", "small"], [1], ["1b", "base", "small"], ("small", "base", "1b")),
+        ("block_cell", ["llama3-405b", "llama3-70b", "llama3-8b"], [1], ["llama3-405b", "llama3-70b", "llama3-8b"],
+         ("llama3-8b", "llama3-70b", "llama3-405b")),
+        ("gemm_cell", ["1b", "base", "codonfm-5b", "llama3-405b", "llama3-70b", "llama3-8b", "small"], [1], [], ("llama3-8b",)),
+        ("ranked_cell", KNOWN, [2, 4, 8], [], ("micro",)),
+        ("odd_cell", KNOWN, [3], [], ("micro",)),
+        ("split_cell", KNOWN, [2, 4], [], ("tiny",)),
+        ("scaled_cell", KNOWN, [1, 2, 4, 8], [], ("1b", "7b-8-layers")),
+    ],
+)  # fmt: skip
+def test_each_parameter_has_its_models_and_ranks(parameter, models, ranks, fused, defaults):
+    made = selection.PARAMETERS[parameter].cells(MODELS)
+    assert sorted({c.model for c in made}) == models
+    assert sorted({c.ranks for c in made}) == ranks
+    assert sorted({c.model for c in made if c.execution == "fused"}) == fused
+    assert selection.PARAMETERS[parameter].models == defaults
+
+
+def test_the_cells_of_a_model_are_on_its_own_corpus():
+    assert {(c.model, c.corpus) for c in selection.model_cells(MODELS)} == {
+        ("mine", "own-batches"),
+        ("tiny", "topics"),
+        ("tiny-moe", "topics"),
+    }
+
+
+def test_only_the_id_of_a_single_linear_has_no_model():
+    found = selection.known_cells(SimpleNamespace(models=MODELS))  # type: ignore[arg-type]  # it needs the models alone
+    assert found["te-current-emulated"] == cell("te-current")
+    assert found["te-current-tiny-emulated"] == cell("te-current")
+    assert "te-current-mine-emulated" in found
+    assert selection.id_of("cell", cell("te-current")) == "te-current-tiny-emulated"
+
+
+def test_a_test_that_takes_a_cell_has_one_case_for_each_cell_with_the_markers_of_its_platforms():
+    made: dict[str, Any] = {}
+    metafunc: Any = SimpleNamespace(fixturenames=["parity", "expert_cell"], parametrize=lambda name, cases: made.update({name: cases}))
+    selection.parametrise(metafunc, SimpleNamespace(models=MODELS))  # type: ignore[arg-type]  # it needs the models alone
+    assert list(made) == ["expert_cell"]
+    cases = {case.id: case for case in made["expert_cell"]}
+    assert list(cases) == [c.id for c in selection.expert_cells(MODELS)]
+    block = {name: [m.name for m in cases[f"te-block-tiny-moe-{name}"].marks] for name in ("native", "emulated")}
+    assert block == {"native": ["h100"], "emulated": ["cpu", "b200"]}
+    assert cases["te-block-tiny-moe-native"].values == (cell("te-block", "native", "tiny-moe"),)
+
+
+@pytest.mark.parametrize(
+    ("of", "parameter"),
+    [
+        (SimpleNamespace(), None),
+        (item(width=3), None),
+        (item(width=3, timed_cell=cell("te-block")), ("timed_cell", cell("te-block"))),
+    ],
+    ids=["no parameters", "no cell", "a cell"],
+)
+def test_the_cell_of_a_test_has_the_name_of_its_parameter(of, parameter):
+    assert selection.parameter_of(of) == parameter
+
+
+BF16, NATIVE, EMULATED, MINI = cell("bf16", "native"), cell("te-block", "native"), cell("te-block"), cell("bf16", "native", "mini")
+TIMED = cell("te-block", "native", "small")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "of", "markers", "updating", "kept"),
+    [
+        ("cell", BF16, [], False, True),
+        ("cell", NATIVE, [], False, True),
+        ("cell", EMULATED, ["golden", "vendor"], False, True),
+        ("cell", MINI, [], False, False),
+        ("recipe_cell", MINI, [], False, True),
+        ("cell", BF16, ["quantised"], False, False),
+        ("cell", EMULATED, ["quantised"], False, True),
+        ("cell", BF16, ["control"], False, True),
+        ("cell", EMULATED, ["control"], False, False),
+        ("cell", BF16, ["kernels"], False, True),
+        ("cell", NATIVE, ["kernels"], False, True),
+        ("cell", EMULATED, ["kernels"], False, False),
+        ("cell", EMULATED, ["quantised", "kernels"], False, False),
+        ("cell", BF16, ["golden"], True, True),
+        ("cell", BF16, [], True, False),
+        ("cell", MINI, ["golden"], True, False),
+        ("cell", NATIVE, ["golden"], True, False),
+        ("timed_cell", TIMED, ["golden"], True, True),
+        ("block_cell", TIMED.model_copy(update={"model": "llama3-8b"}), ["golden"], True, True),
+        ("gemm_cell", TIMED.model_copy(update={"model": "llama3-8b"}), ["golden"], True, True),
+        ("timed_cell", TIMED, [], True, False),
+        ("timed_cell", TIMED, ["quantised"], True, False),
+    ],
+)
+def test_options_and_markers_keep_a_cell(parameter, of, markers, updating, kept):
+    """A golden is of BF16 or of time, so an update keeps nothing else."""
+    context: Any = SimpleNamespace(updating=updating, selects=lambda c, models: models is None or c.model in models)
+    assert selection.wanted(item(*markers), parameter, of, context) is kept
+
+
+@pytest.fixture
+def packages(monkeypatch):
+    """Every vendor's package is there, and new enough."""
+    monkeypatch.setattr(registry, "installed", lambda package: True)
+    monkeypatch.setattr("importlib.metadata.version", lambda package: "99")
+
+
+@pytest.mark.parametrize(
+    ("parameter", "of", "here", "reason"),
+    [
+        ("cell", cell("te-current"), CPU, None),
+        ("cell", cell("te-current", "native"), CPU, "needs a GPU of sm_90; this machine has none"),
+        ("cell", cell(ENDS, "native", "micro"), CPU, "needs a GPU of sm_90; this machine has none"),
+        ("cell", cell("te-current", "native"), H100, None),
+        ("timed_cell", cell("te-current"), CPU, "CPU time is never gated"),
+        ("timed_cell", cell("te-current", "native"), H100, None),
+        ("cell", cell(ENDS, model="micro"), CPU, EMPTY),
+        ("cell", cell(ENDS), CPU, None),
+        ("recipe_cell", cell(ENDS, model="micro"), CPU, None),
+        ("cell", cell(ENDS, model="mine"), CPU, None),
+        ("gemm_cell", cell(ENDS, "native", "llama3-8b"), H100, None),
+        ("block_cell", cell(ENDS, "native", "llama3-8b"), H100, f"one block is timed, and {ENDS} is about places of a whole model"),
+        ("block_cell", cell("te-current", "native", "llama3-8b"), H100, None),
+    ],
+)
+@pytest.mark.usefixtures("packages")
+def test_a_cell_that_this_machine_cannot_run_has_a_reason(parameter, of, here, reason):
+    context: Any = SimpleNamespace(hardware=here, execution=None, models=presets() | {"mine": MINE})
+    assert selection.item_skip_reason(item(), parameter, of, context) == reason
+
+
+@pytest.mark.parametrize(
+    ("markers", "of", "reason"),
+    [
+        ([], cell("te-current"), None),
+        (["vendor"], cell("te-current"), "needs the package transformer_engine, which is not installed"),
+        (["vendor"], cell("te-current-wgrad-bf16"), "the recipe has no vendor"),
+        (["vendor"], cell("te-current", "native"), "needs a GPU of sm_90; this machine has none"),
+    ],
+)
+def test_a_test_of_the_vendors_package_needs_it_on_every_device(monkeypatch, markers, of, reason):
+    monkeypatch.setattr(registry, "installed", lambda package: False)
+    context: Any = SimpleNamespace(hardware=CPU, execution=None, models=presets())
+    assert selection.item_skip_reason(item(*markers), "cell", of, context) == reason
+
+
+HERE = "its native kernels run here (use --execution emulated to run the emulation)"
+
+
+@pytest.mark.parametrize(
+    ("here", "requested", "of", "reason"),
+    [
+        (CPU, None, EMULATED, None),
+        (H100, None, NATIVE, None),
+        (H100, None, EMULATED, HERE),
+        (H100, None, cell("te-mxfp8"), None),
+        (H100, None, cell("te-current-wgrad-bf16"), None),
+        (H100, "native", EMULATED, "--execution native was asked for"),
+        (H100, "emulated", EMULATED, None),
+        (H100, "emulated", NATIVE, "--execution emulated was asked for"),
+        (H100, "emulated", BF16, None),
+        (CPU, "emulated", NATIVE, "needs a GPU of sm_90; this machine has none"),
+        (Hardware("cpu", "cpu", None, "cpu"), None, EMULATED, None),
+        (Hardware("cpu", "cpu", None, "h100"), None, BF16, "-m h100 asks for an sm_90 GPU; this machine is cpu (no GPU)"),
+        (Hardware("cpu", "cpu", None, "b200"), None, BF16, "-m b200 asks for an sm_100 GPU; this machine is cpu (no GPU)"),
+        (Hardware("h100", "cuda", (9, 0), "cpu"), None, BF16, "-m cpu asks for a CPU; this machine is h100 (sm_90)"),
+    ],
+)
+@pytest.mark.usefixtures("packages")
+def test_a_platform_and_an_execution_that_were_asked_for_skip_the_others(here, requested, of, reason):
+    assert selection.cell_skip_reason(of, here, requested) == reason
+
+
+def test_every_marker_says_what_its_test_needs():
+    assert selection.MARKERS == {
+        "golden": "this test records goldens with --golden-update",
+        "quantised": "this test does not run for the BF16 control",
+        "control": "this test runs only for the BF16 control",
+        "kernels": "this test runs only with the vendor's kernels, not with the emulation",
+        "vendor": "this test needs the vendor's package, on every device",
+    }
