@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import threading
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -34,6 +33,20 @@ def waiter(path: Path, seen: list[bool], *, quiet: bool = False) -> threading.Th
     return made
 
 
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """It is set when somebody has to wait: the lock was tried, is not free, and the holder was told."""
+    found, real = threading.Event(), locks.fcntl.flock
+
+    def flock(file: object, how: int) -> None:
+        if not how & (locks.fcntl.LOCK_NB | locks.fcntl.LOCK_UN):
+            found.set()
+        real(file, how)  # type: ignore[arg-type]  # as given
+
+    monkeypatch.setattr(locks.fcntl, "flock", flock)
+    return found
+
+
 def held_elsewhere(path: Path) -> bool:
     """Whether somebody holds the lock, seen from another descriptor."""
     file = locks._acquired(path, locks.fcntl.LOCK_EX, wait=False)
@@ -51,27 +64,27 @@ def test_a_lock_names_its_holder_and_goes_with_it(path):
 
 
 @pytest.mark.parametrize("quiet", [False, True])
-def test_who_waits_says_once_for_whom_and_then_holds_a_file_that_is_there(path, capfd, quiet):
+def test_who_waits_says_once_for_whom_and_then_holds_a_file_that_is_there(path, capfd, quiet, waits):
     """The first holder removes the file that the second one waits for."""
     seen: list[bool] = []
     with locks.locked(path):
         thread = waiter(path, seen, quiet=quiet)
-        time.sleep(0.1)
+        assert waits.wait(60)
         assert seen == []
-    thread.join(20)
+    thread.join(60)
     assert seen == [True]
     assert not path.exists()
     said = capfd.readouterr().err
     assert re.fullmatch("" if quiet else rf"fp8parity: waiting for {re.escape(str(path))}, held by {HOLDER}\n", said), said
 
 
-def test_a_holder_that_has_not_signed_yet_is_told_so(path, capfd):
+def test_a_holder_that_has_not_signed_yet_is_told_so(path, capfd, waits):
     seen: list[bool] = []
     with locks.locked(path):
         path.write_text(" ")
         thread = waiter(path, seen)
-        time.sleep(0.1)
-    thread.join(20)
+        assert waits.wait(60)
+    thread.join(60)
     assert capfd.readouterr().err == f"fp8parity: waiting for {path}, held by a process that has not yet said which\n"
 
 
