@@ -112,6 +112,16 @@ def test_a_revision_without_a_policy_gives_no_verdicts(golden: Path):
         golden_diff.changed_verdicts(golden, "HEAD", [], TODAY)
 
 
+def test_a_damaged_policy_of_the_revision_is_named_by_the_revision(golden: Path):
+    """Its files were read in a scratch folder, which nobody can open afterwards."""
+    (golden / "policy.toml").write_text('[[loss]]\nmargin = 0.005\nwhy = "short"\n')
+    commit(golden.parent)
+    (golden / "policy.toml").write_text(POLICY)
+    words = "HEAD:golden/policy.toml:1: [[loss]] key why: String should have at least 10 characters"
+    with pytest.raises(ValueError, match=f"^{re.escape(words)}"):
+        golden_diff.changed_verdicts(golden, "HEAD", [], TODAY)
+
+
 @pytest.mark.parametrize(("revision", "shown"), [("nowhere", "nowhere"), ("n\udcff", "n�")])
 def test_what_git_says_is_told_with_its_command(golden: Path, revision: str, shown: str):
     """Also if the revision is no UTF-8."""
