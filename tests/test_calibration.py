@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import calibrations
 import numpy as np
 import pytest
-from calibrations import SEEDS, STEPS, TAIL, standard
+from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import _cells, _quantising, changed, table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
 from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurement, Measurements, Trajectory
+from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.workload.presets import presets
-
-Make = Callable[..., Trajectory]
 
 
 @pytest.fixture

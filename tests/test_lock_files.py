@@ -9,6 +9,7 @@ import socket
 import threading
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fp8parity.records import locks
@@ -38,10 +39,10 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """It is set when somebody has to wait: the lock was tried, is not free, and the holder was told."""
     found, real = threading.Event(), locks.fcntl.flock
 
-    def flock(file: object, how: int) -> None:
+    def flock(file: Any, how: int) -> None:
         if not how & (locks.fcntl.LOCK_NB | locks.fcntl.LOCK_UN):
             found.set()
-        real(file, how)  # type: ignore[arg-type]  # as given
+        real(file, how)
 
     monkeypatch.setattr(locks.fcntl, "flock", flock)
     return found

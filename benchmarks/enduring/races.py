@@ -35,13 +35,15 @@ def _failed(done: Sequence[Done]) -> Result | None:
     return None
 
 
-def _unreadable(folder: Path) -> Result | None:
-    """The result if the golden folder of a project cannot be read: two writers left files that do not belong together."""
+def _goldens(done: Sequence[Done], folder: Path) -> goldens.Goldens | Result:
+    """The goldens that the processes left, or the result if one of them failed, or if their files do not belong together."""
+    failed = _failed(done)
+    if failed:
+        return failed
     try:
-        goldens.load(folder / "golden")
+        return goldens.load(folder / "golden")
     except ValueError as error:
         return lost(str(error).replace(f"{folder}/", ""))
-    return None
 
 
 def _set(folder: Path, record: AnyRecord) -> None:
@@ -73,10 +75,10 @@ def _golden_store(chance: Random, scratch: Path) -> Result:
         cell = timings.CELL.model_copy(update={"model": model})
         _set(folder / model, timings.made(cell=cell, provenance=trajectories.PROVENANCE))
     works = [_later(command("golden", "store", name), chance) for name in [*models, "records"]]
-    failed = _failed(together(works, folder)) or _unreadable(folder)
-    if failed:
-        return failed
-    gone = {("d", model, "training-step") for model in models} - goldens.load(folder / "golden").throughput.keys()
+    left = _goldens(together(works, folder), folder)
+    if isinstance(left, Result):
+        return left
+    gone = {("d", model, "training-step") for model in models} - left.throughput.keys()
     return lost(f"{len(gone)} of {len(works)} stored goldens are gone") if gone else _clean(folder)
 
 
@@ -101,10 +103,10 @@ def _bounds(chance: Random, scratch: Path) -> Result:
         cell = Cell(model="tiny", recipe=recipe, execution=timings.CELL.execution, corpus="topics")
         values = [Measurement(metric="sqnr", where="x", value=30.0)]
         _set(folder / recipe, Measurements(check="canary", cell=cell, values=values, provenance=trajectories.PROVENANCE, session=recipe))
-    failed = _failed(together([_later(command("bounds", recipe, "--write"), chance) for recipe in recipes], folder)) or _unreadable(folder)
-    if failed:
-        return failed
-    kept = {key.recipe for table in goldens.load(folder / "golden").numbers.tables.values() for key in table}
+    left = _goldens(together([_later(command("bounds", recipe, "--write"), chance) for recipe in recipes], folder), folder)
+    if isinstance(left, Result):
+        return left
+    kept = {key.recipe for table in left.numbers.tables.values() for key in table}
     gone = set(recipes) - kept
     return lost(f"the numbers of {', '.join(sorted(gone))} are gone") if gone else _clean(folder)
 
