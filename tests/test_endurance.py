@@ -25,11 +25,16 @@ CHEAP = ("kill", "fill", "tamper", "race")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def project() -> Iterator[None]:
-    """The project of the trials, made by the sound library."""
-    template(True)
+def removed() -> Iterator[None]:
     yield
     remove_templates()
+
+
+@pytest.fixture(autouse=True)
+def project() -> None:
+    """The project of the trials, made by the sound library, before a test plants a fault. The command removes it when it ends, so a test
+    that ran before may have done so."""
+    template(True)
 
 
 def made(family: str, what: str, count: int) -> list[Trial]:
@@ -114,7 +119,6 @@ def met(monkeypatch: pytest.MonkeyPatch, what: str) -> set[Outcome]:
     """The outcome of one trial in which no process writes before another one is about to write. A writer replaces what it finds."""
     write, arrived, parent = atomic.write, multiprocessing.Value("i", 0), os.getpid()
     waited: list[Path] = []
-    template(True)  # another test may have removed it, and its only writer would wait for a second one
 
     def together(path: Path, content: str | bytes, *, new: bool = False) -> Path:
         if os.getpid() != parent and not waited:

@@ -192,7 +192,7 @@ def test_every_recipe_of_the_committed_sets_is_stored():
     stored = inventories.load(GOLDEN / "numerics")
     executions = Counter(execution for _, execution in stored.configurations)
     assert executions == {"emulated": 9 + 11, "native": 6 + 9, "fused": 3}  # of the catalogue, and variants
-    assert len(stored.modules) == 46 + 11 + 27 + 5  # and of tiny-moe
+    assert len(stored.modules) == 46 + 11 + 27 + 12 + 5  # variants: of micro, native, and emulated on a GPU; and of tiny-moe
     of_block = {execution: facts for (recipe, execution), facts in stored.configurations.items() if recipe == "te-block"}
     assert of_block["emulated"]["fprop_w"] == {"e4m3 128x128 te-pow2"}
     assert of_block["native"]["recipe_type"] == of_block["fused"]["recipe_type"] == {"Float8BlockScaling"}

@@ -22,8 +22,8 @@ DAY = datetime.date(2026, 11, 22)
 
 
 @cache
-def report(name: str):
-    return MODULE["report"](DAY, RECORDS / f"{name}.zip")
+def report(*names: str):
+    return MODULE["report"](DAY, *(RECORDS / f"{name}.zip" for name in names))
 
 
 def shown(lines, text):
@@ -33,22 +33,25 @@ def shown(lines, text):
 
 TABLES = [
     ("h200", "gaps", 13, "README.md"),
-    ("h200-variants", "gaps", 10, "README.md"),
+    ("h200-variants h200-emulated-variants", "gaps", 14, "README.md"),
     ("h200-throughput", "speeds", 8, "README.md"),
     ("h100", "gaps", 10, "golden/README.md"),
     ("h100-variants", "gaps", 10, "golden/README.md"),
     ("h100-throughput", "speeds", 9, "golden/README.md"),
+    ("h100-emulated-variants", "gaps", 5, "golden/README.md"),
     ("h200-experts", "gaps", 6, "docs/recipes.md"),
+    ("h200-small-moe", "gaps", 5, "docs/recipes.md"),
 ]
-"""Record set, its table, the rows, and the page that shows it."""
+"""Record sets, their table, the rows, and the page that shows it."""
 
 
-@pytest.mark.parametrize(("name", "table", "rows", "page"), TABLES)
-def test_table_is_of_the_records(name, table, rows, page):
-    lines = MODULE[table](report(name))
+@pytest.mark.parametrize(("names", "table", "rows", "page"), TABLES)
+def test_table_is_of_the_records(names, table, rows, page):
+    found = report(*names.split())
+    lines = MODULE[table](found)
     assert len(lines) == 2 + rows
     assert shown(lines, (ROOT / page).read_text())
-    assert report(name).green
+    assert found.green
 
 
 def test_the_counts_are_those_of_the_records():
@@ -56,6 +59,8 @@ def test_the_counts_are_those_of_the_records():
     assert f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s" in text
     variants = [len(report(f"{gpu}-variants{part}").verdicts) for gpu in ("h200", "h100") for part in ("", "-numerics")]
     assert "So are {} and {} of the variants on H200s, and {} and {} on H100s.".format(*variants) in text
+    gates = {len(report(f"{gpu}-gate").verdicts) for gpu in ("h200", "h100")}
+    assert [f"{n} checks each" in text for n in gates] == [True]
 
 
 def test_the_first_table_is_of_its_records(tmp_path, capsys, monkeypatch):
