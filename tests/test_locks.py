@@ -167,6 +167,54 @@ def test_a_run_that_needs_most_of_the_memory_is_not_overtaken(tmp_path):
                 assert large.release() == ""
 
 
+def test_a_small_run_does_not_wait_behind_one_that_waits_for_memory(tmp_path):
+    """Planted: the queue of a gate on an H100. Runs of small wait for memory, and those of tiny came behind them."""
+    with holding(tmp_path, "60") as one:
+        assert one.holds(30)
+        with holding(tmp_path, "20") as large:
+            assert large.waits(30) == MEMORY
+            with holding(tmp_path, "1") as small:
+                assert small.holds(30)
+                one.release()
+                assert large.holds(30)  # and the small run does not keep it from its memory
+
+
+@pytest.mark.parametrize("closing", ["76", ALONE])
+def test_a_small_run_waits_behind_one_that_needs_the_lane_too(tmp_path, closing):
+    with holding(tmp_path, "20") as one:
+        assert one.holds(30)
+        with holding(tmp_path, closing) as large:
+            assert large.waits(30)
+            with holding(tmp_path, "0") as small:
+                assert not small.holds(1)
+                one.release()
+                assert large.holds(30)
+                large.release()
+                assert small.holds(30)
+
+
+def test_small_runs_beyond_the_lane_take_what_is_free(tmp_path):
+    gpu = GPU("gpu-0", 80.0)
+    with ExitStack() as stack:
+        for _ in range(locks.LANE + 1):
+            stack.enter_context(locks.held(tmp_path, gpu, Use(0.5)))
+        taken = [p for p in locks._slots(tmp_path, gpu) if p.exists()]
+        assert taken == locks._slots(tmp_path, gpu)[: locks.LANE + 1]
+        with holding(tmp_path, "75") as large:
+            assert large.waits(30) == MEMORY
+
+
+def test_a_small_run_of_two_slots_leaves_none_behind_if_one_is_free(tmp_path):
+    """The lane has one free slot, and the run needs two: it takes two beside the lane."""
+    gpu = GPU("gpu-0", 80.0)
+    with ExitStack() as stack:
+        for _ in range(locks.LANE - 1):
+            stack.enter_context(locks.held(tmp_path, gpu, Use(0.5)))
+        with locks.held(tmp_path, gpu, Use(1.0)):
+            assert sum(p.exists() for p in locks._slots(tmp_path, gpu)[locks.LANE :]) == locks.SMALL
+        assert sum(p.exists() for p in locks._slots(tmp_path, gpu)) == locks.LANE - 1
+
+
 def test_a_wait_for_memory_is_said_once_a_process(capsys):
     for name in ("gpu-7", "gpu-8", "gpu-7"):
         locks._say_once(name)
