@@ -11,6 +11,7 @@ from fp8parity.judging import known_failures
 from fp8parity.judging.known_failures import KnownFailures
 from fp8parity.judging.verdict import Status, Verdict
 from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement
 from fp8parity.report import view
 from fp8parity.report.sentence import worst
 
@@ -203,3 +204,21 @@ def test_no_file_is_no_known_failure(tmp_path):
     assert none.entries == ()
     assert none.mark(verdict()).status == "fail"
     assert none.problems([verdict()], MATRIX, CHECKS) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "recipe", "values", "named"),
+    [
+        ("modes", "te-current", (0.31, 0.33), True),
+        ("modes", "te-current", (0.31, 0.6), False),
+        ("modes", "te-current", (0.6, 0.31), False),
+        ("gemm", "te-current", (0.31, 0.33), False),
+        ("modes", "te-block", (0.31, 0.33), False),
+    ],
+)
+def test_a_number_is_named_for_its_cell_and_check_in_its_range(tmp_path, check, recipe, values, named):
+    number = 'number = [{ metric = "difference", where = "steps", low = 0.2, high = 0.5 }]'
+    text = ENTRY.replace('check = "loss parity"', 'check = "modes"').replace('says = "the gap is outside"', number)
+    cell, numbers = verdict(recipe=recipe).cell, [Measurement(metric="difference", where="steps", value=v) for v in values]
+    assert entries(tmp_path, text).names(cell, check, *numbers) is named
+    assert entries(tmp_path, text, datetime.date(2026, 3, 2)).names(cell, check, *numbers) is False
