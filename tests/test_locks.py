@@ -138,27 +138,30 @@ def test_runs_that_fit_are_held_together_and_no_more(tmp_path):
         assert waiting.holds(30)
 
 
-def test_a_timed_run_is_not_overtaken_by_small_runs(tmp_path):
+@pytest.mark.parametrize("first", ["0", "20"])
+def test_a_timed_run_is_not_overtaken_by_small_runs(tmp_path, first):
     """Small runs that came later once shared the GPU with the first one, so a timed run waited until no small run was left."""
-    with holding(tmp_path, "0") as small:
-        assert small.holds(30)
+    with holding(tmp_path, first) as one:
+        assert one.holds(30)
         with holding(tmp_path, ALONE) as timed:
             assert re.fullmatch(rf"fp8parity: waiting for {tmp_path}/\.gpu-0\.lock, held by process .*\n", timed.waits(30))
             with holding(tmp_path, "0") as later:
                 assert not later.holds(1)
-                assert small.release() == ""
+                assert one.release() == ""
                 assert timed.holds(30)
                 assert not later.holds(0)
                 timed.release()
                 assert later.holds(30)
 
 
-def test_a_run_that_needs_most_of_the_memory_is_not_overtaken(tmp_path):
-    with holding(tmp_path, "40") as one:
+@pytest.mark.parametrize(("first", "most", "next_one"), [("40", "64", "10"), ("20", "76", "0")])
+def test_a_run_that_needs_most_of_the_memory_is_not_overtaken(tmp_path, first, most, next_one):
+    """Not even by a small run, if it needs the slots of small runs, too."""
+    with holding(tmp_path, first) as one:
         assert one.holds(30)
-        with holding(tmp_path, "64") as large:
+        with holding(tmp_path, most) as large:
             assert large.waits(30) == MEMORY
-            with holding(tmp_path, "10") as later:
+            with holding(tmp_path, next_one) as later:
                 assert not later.holds(1)
                 one.release()
                 assert large.holds(30)
@@ -177,20 +180,6 @@ def test_a_small_run_does_not_wait_behind_one_that_waits_for_memory(tmp_path):
                 assert small.holds(30)
                 one.release()
                 assert large.holds(30)  # and the small run does not keep it from its memory
-
-
-@pytest.mark.parametrize("closing", ["76", ALONE])
-def test_a_small_run_waits_behind_one_that_needs_the_lane_too(tmp_path, closing):
-    with holding(tmp_path, "20") as one:
-        assert one.holds(30)
-        with holding(tmp_path, closing) as large:
-            assert large.waits(30)
-            with holding(tmp_path, "0") as small:
-                assert not small.holds(1)
-                one.release()
-                assert large.holds(30)
-                large.release()
-                assert small.holds(30)
 
 
 def test_small_runs_beyond_the_lane_take_what_is_free(tmp_path):
