@@ -110,7 +110,7 @@ def timed(work: Workload, off: float = 0.0, recipe: str = "te-current") -> Throu
     """A measured step, whose speed-up is off from the law by the factor exp(``off``)."""
     seconds = step(work, "bf16"), step(work, recipe) * math.exp(-off)
     return Throughput(
-        cell=Cell(model=work.shape.name, recipe=recipe, execution=Execution.NATIVE), mode=Mode.COMPILED, tokens=work.tokens,
+        cell=Cell(model=work.shape.name, recipe=recipe, execution=Execution.NATIVE), mode=Mode.COMPILED_GRAPHED, tokens=work.tokens,
         steps_a_block=2, bf16_seconds=[2 * seconds[0]] * 6, recipe_seconds=[2 * seconds[1]] * 6, bf16_memory=1, recipe_memory=1,
         flops_per_token=1.0, peak_flops=None, watch=None, provenance=HERE, session="s", attention="cudnn first",
     )  # fmt: skip

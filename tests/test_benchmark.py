@@ -111,11 +111,23 @@ def test_a_fused_layer_is_not_compiled(monkeypatch, execution, mode):
     """Tracing it takes a minute and finds only graph breaks. BF16 beside it is compiled."""
     asked: list[Mode] = []
 
-    def make(converted: object, optimizer: object, schedule: object, of: Mode) -> Callable[..., torch.Tensor]:
+    def make(converted: object, optimizer: object, schedule: object, of: Mode, pool: object) -> Callable[..., torch.Tensor]:
         asked.append(of)
         return lambda *_: torch.zeros(1)
 
     monkeypatch.setattr(benchmark, "make_step", make)
-    terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), Mode.COMPILED_GRAPHED)
+    terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), Mode.COMPILED_GRAPHED, None)
     benchmark._side(NANO.model, recipes.get("bf16"), execution, *terms)
     assert asked == [mode]
+
+
+@pytest.mark.parametrize(("mode", "pools"), [(Mode.COMPILED_GRAPHED, ["one", "one"]), (Mode.COMPILED, [None, None])])
+def test_both_graphs_use_one_memory(monkeypatch, mode, pools):
+    given: list[object] = []
+    monkeypatch.setattr(benchmark, "_side", lambda *terms: given.append(terms[-1]))
+    handles = iter(["one", "another"])
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+    terms = (NANO.schedule, corpus.load("topics"), torch.device("cuda:0"), mode)
+    subject = benchmark.training_step(NANO.model, recipes.get("te-current"), Execution.NATIVE, *terms)
+    subject.control(), subject.candidate()
+    assert given == pools

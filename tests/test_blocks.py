@@ -56,7 +56,7 @@ def test_bf16_has_the_form_of_the_recipe():
     bf16 = recipes.get("bf16")
     assert blocks.sides(CURRENT, Execution.FUSED) == ((CURRENT, Execution.FUSED, False), (CURRENT, Execution.FUSED, True))
     assert blocks.sides(CURRENT, Execution.NATIVE) == ((bf16, Execution.NATIVE, False), (CURRENT, Execution.NATIVE, True))
-    assert [blocks.default_mode(e) for e in (Execution.FUSED, Execution.NATIVE)] == [Mode.EAGER, Mode.COMPILED]
+    assert [blocks.default_mode(e) for e in (Execution.FUSED, Execution.NATIVE)] == [Mode.GRAPHED, Mode.COMPILED_GRAPHED]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +88,10 @@ def test_too_little_memory_says_what_would_fit(monkeypatch):
 
 def test_a_setting_that_is_not_the_suites_is_named():
     timed = TIMED_BLOCKS["llama3-8b"]
-    assert blocks.variant_of(timed, timed, Mode.EAGER, Execution.FUSED) == ""
-    assert blocks.variant_of(timed, timed, Mode.GRAPHED, Execution.FUSED) == "graphed"
-    assert blocks.variant_of(replace(timed, sequence=8192), timed, Mode.EAGER, Execution.FUSED) == "1x8192"
-    assert blocks.variant_of(SMALL, None, Mode.COMPILED, Execution.NATIVE) == "2x32"
+    assert blocks.variant_of(timed, timed, Mode.GRAPHED, Execution.FUSED) == ""
+    assert blocks.variant_of(timed, timed, Mode.EAGER, Execution.FUSED) == "eager"
+    assert blocks.variant_of(replace(timed, sequence=8192), timed, Mode.GRAPHED, Execution.FUSED) == "1x8192"
+    assert blocks.variant_of(SMALL, None, Mode.COMPILED_GRAPHED, Execution.NATIVE) == "2x32"
 
 
 def test_linears_of_equal_dimensions_are_timed_once(eager):
