@@ -191,3 +191,58 @@ def test_the_mode_that_nobody_asked_for():
     assert found == {"bf16": "graphed", "te-current": "graphed", "ao-rowwise": "compiled-graphed"}
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.EMULATED, gpu) == "graphed"
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.NATIVE, CPU) == "eager"
+
+
+class Attention(nn.Module):
+    """A part of a block that holds a linear of either model."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+class Chain(nn.Module):
+    """A block. ``compile`` needs no Inductor."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.Linear(4, 4), Attention(linear)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.attention(self.norm(x))
+
+    def compile(self, **options: Any) -> None:
+        super().compile(backend="eager", **options)
+
+
+class Breaks(nn.Module):
+    """A linear that Dynamo cannot compile, as a vendor's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.relu()
+
+
+def test_a_model_never_runs_with_the_code_of_another():
+    """Without classes of their own, the blocks of the first model would run with the code of the second, in parts."""
+
+    def blocks(linear: nn.Module) -> nn.ModuleDict:
+        model = nn.ModuleDict({"layers": nn.ModuleList(Chain(linear) for _ in range(2))})
+        steps.compile_blocks(model)
+        return model
+
+    def parts(model: nn.ModuleDict) -> int:
+        """The number of compiled parts that a pass through both blocks starts."""
+        with torch.profiler.profile() as profile:
+            for block in model["layers"].children():
+                block(torch.ones(2, 4))
+        return sum("Torch-Compiled Region" in e.name for e in profile.events())
+
+    torch._dynamo.reset()
+    whole, broken = blocks(nn.ReLU()), blocks(Breaks())
+    parts(whole), parts(broken)
+    assert parts(whole) == 2 < parts(broken)
+    assert len({type(b) for model in (whole, broken) for b in model["layers"].children()}) == 2
