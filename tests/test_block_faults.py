@@ -35,12 +35,12 @@ def judged(record: Throughput, row: SpeedRow, golden: Throughput | None = None) 
 
 
 def delayed(share: float) -> Throughput:
-    """A host that delays every step of the recipe by a share of its time."""
+    """Something that delays every step of the recipe by a share of its time."""
     sound = block()
     return block(recipe_seconds=[s * (1 + share) for s in sound.recipe_seconds])
 
 
-def test_a_host_delay_of_5_per_cent_is_red(row):
+def test_a_delay_of_5_per_cent_is_red(row):
     assert judged(delayed(0.05), row) == ("fail", "slower: 1.429x BF16, golden 1.500x")
     assert judged(delayed(0.0), row)[0] == judged(delayed(0.01), row)[0] == "pass"
 
