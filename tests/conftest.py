@@ -27,6 +27,8 @@ pytest_plugins = ("pytester",)
 
 # Goldens are refused in a CI. Tests of that set the variable; all others must not depend on where they run.
 os.environ.pop("CI", None)
+# The cyclic collector looks through what tests made this often, not after every 700 objects: 5% of the time of all tests.
+gc.set_threshold(50_000, 20, 100)
 # The same examples on every machine, however slow it is. "--hypothesis-profile default" draws new ones.
 settings.register_profile("repeated", derandomize=True, deadline=None)
 settings.load_profile("repeated")
