@@ -93,8 +93,8 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
-def mutants(module: str, source: str) -> list[Mutant]:
-    """All mutants of a module. Lines that only a type checker reads are left out."""
+def mutants(module: str, source: str, *, written: bool = True) -> list[Mutant]:
+    """All mutants of a module. Lines that only a type checker reads are left out. Without ``written`` they have no source of their own."""
     tree, lines = ast.parse(source), source.splitlines()
     found = []
     for parent, name, index in places(tree):
@@ -105,7 +105,7 @@ def mutants(module: str, source: str) -> list[Mutant]:
         for changed in variants(node):
             _put(parent, name, index, ast.fix_missing_locations(ast.copy_location(changed, node)))
             line = getattr(node, "lineno", 1)
-            made = Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree))
+            made = Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree) if written else "")
             found.append((made, getattr(node, "col_offset", 0)))
             _put(parent, name, index, node)
     return _counted(found)

@@ -75,7 +75,8 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_bench_runs_real_steps_on_a_cpu_and_nothing_gates_them(eager):
+def test_the_bench_runs_real_steps_on_a_cpu_and_nothing_gates_them(eager, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
     run = benchmark.measure(
         NANO.model, recipes.get("te-current"), Execution.EMULATED, NANO.schedule, corpus.load("topics"),
         device=torch.device("cpu"), mode=Mode.EAGER, pairs=8,

@@ -9,7 +9,7 @@ import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.training import benchmark, blocks, split
+from fp8parity.training import benchmark, blocks, split, turns
 from fp8parity.workload import models, shapes
 from fp8parity.workload.blocks import TIMED_BLOCKS
 from fp8parity.workload.shapes import ModelShape, Workload
@@ -20,7 +20,8 @@ CURRENT = recipes.get("te-current")
 
 
 @pytest.mark.slow
-def test_a_block_is_timed_beside_bf16_and_its_shape_is_on_record(eager):
+def test_a_block_is_timed_beside_bf16_and_its_shape_is_on_record(eager, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
     found = blocks.subject(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER, "2x32")
     record = benchmark.timed(found, "s", 8)
     assert record.block and record.block.model_dump() == {
