@@ -13,6 +13,7 @@ from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes import ConvertedModel
 from fp8parity.records.cell import Execution, Mode
+from fp8parity.training import compilation
 from fp8parity.training import step as steps
 from fp8parity.workload.schedule import Schedule
 from sessions import cell
@@ -79,7 +80,7 @@ def judged(session, eager, monkeypatch):
     def run(compile_blocks=None, change="sound", cell=CELL) -> set[str]:
         """The metrics that are red."""
         if compile_blocks:
-            monkeypatch.setattr(steps, "compile_blocks", compile_blocks)
+            monkeypatch.setattr(compilation, "compile_blocks", compile_blocks)
         real = steps.make
 
         def make(converted, optimizer, schedule, mode):

@@ -17,8 +17,6 @@ from fp8parity.workload import corpus, models
 from narrowed import load_trajectory, some
 from sessions import cell
 from torch import nn
-from torch._dynamo.exc import FailOnRecompileLimitHit
-from torch._dynamo.utils import counters
 
 CPU = torch.device("cpu")
 
@@ -141,32 +139,6 @@ def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe):
     assert len(set(eager[:, 0].tolist())) == 4
 
 
-def versions(count: int, monkeypatch) -> int:
-    """How many graphs Dynamo traces for a block of each of ``count`` widths, from its own settings on."""
-    real = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: real(self, backend="eager", **options))
-    torch._dynamo.reset()
-    before = counters["stats"]["unique_graphs"]
-    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False):
-        for hidden in range(1, count + 1):
-            model = models.build(models.ModelConfig("x", dim=32, layers=1, heads=2, kv_heads=1, hidden=32 * hidden), 0)
-            steps.compile_blocks(model)
-            model(torch.zeros(1, 8, dtype=torch.int64))
-    return counters["stats"]["unique_graphs"] - before
-
-
-@pytest.mark.slow
-def test_a_long_session_stays_compiled(monkeypatch):
-    """Dynamo by itself stops at 8 versions of a function, and goes on eagerly."""
-    assert versions(12, monkeypatch) == 12
-
-
-def test_more_versions_than_may_be_held_are_an_error(monkeypatch):
-    monkeypatch.setattr(steps, "VERSIONS", 3)
-    with pytest.raises(FailOnRecompileLimitHit):
-        versions(5, monkeypatch)
-
-
 @pytest.mark.parametrize("mode", ["graphed", "compiled-graphed"])
 def test_a_graph_without_a_gpu_is_one_sentence(session, mode):
     session.settings = replace(session.settings, mode=Mode(mode))
@@ -191,58 +163,3 @@ def test_the_mode_that_nobody_asked_for():
     assert found == {"bf16": "graphed", "te-current": "graphed", "ao-rowwise": "compiled-graphed"}
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.EMULATED, gpu) == "graphed"
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.NATIVE, CPU) == "eager"
-
-
-class Attention(nn.Module):
-    """A part of a block that holds a linear of either model."""
-
-    def __init__(self, linear: nn.Module) -> None:
-        super().__init__()
-        self.linear = linear
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(x)
-
-
-class Chain(nn.Module):
-    """A block. ``compile`` needs no Inductor."""
-
-    def __init__(self, linear: nn.Module) -> None:
-        super().__init__()
-        self.norm, self.attention = nn.Linear(4, 4), Attention(linear)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.attention(self.norm(x))
-
-    def compile(self, **options: Any) -> None:
-        super().compile(backend="eager", **options)
-
-
-class Breaks(nn.Module):
-    """A linear that Dynamo cannot compile, as a vendor's."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        torch._dynamo.graph_break()
-        return x.relu()
-
-
-def test_a_model_never_runs_with_the_code_of_another():
-    """Without classes of their own, the blocks of the first model would run with the code of the second, in parts."""
-
-    def blocks(linear: nn.Module) -> nn.ModuleDict:
-        model = nn.ModuleDict({"layers": nn.ModuleList(Chain(linear) for _ in range(2))})
-        steps.compile_blocks(model)
-        return model
-
-    def parts(model: nn.ModuleDict) -> int:
-        """The number of compiled parts that a pass through both blocks starts."""
-        with torch.profiler.profile() as profile:
-            for block in model["layers"].children():
-                block(torch.ones(2, 4))
-        return sum("Torch-Compiled Region" in e.name for e in profile.events())
-
-    torch._dynamo.reset()
-    whole, broken = blocks(nn.ReLU()), blocks(Breaks())
-    parts(whole), parts(broken)
-    assert parts(whole) == 2 < parts(broken)
-    assert len({type(b) for model in (whole, broken) for b in model["layers"].children()}) == 2

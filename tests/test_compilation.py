@@ -1,0 +1,105 @@
+"""Compiled blocks: how many versions Dynamo makes, and which of them a block runs with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from fp8parity.training import compilation
+from fp8parity.workload import models
+from torch import nn
+from torch._dynamo.exc import FailOnRecompileLimitHit
+from torch._dynamo.utils import counters
+
+
+def versions(count: int, monkeypatch) -> int:
+    """How many graphs Dynamo traces for a block of each of ``count`` widths, from its own settings on."""
+    real = torch.nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: real(self, backend="eager", **options))
+    torch._dynamo.reset()
+    before = counters["stats"]["unique_graphs"]
+    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False):
+        for hidden in range(1, count + 1):
+            model = models.build(models.ModelConfig("x", dim=32, layers=1, heads=2, kv_heads=1, hidden=32 * hidden), 0)
+            compilation.compile_blocks(model)
+            model(torch.zeros(1, 8, dtype=torch.int64))
+    return counters["stats"]["unique_graphs"] - before
+
+
+@pytest.mark.slow
+def test_a_long_session_stays_compiled(monkeypatch):
+    """Dynamo by itself stops at 8 versions of a function, and goes on eagerly."""
+    assert versions(12, monkeypatch) == 12
+
+
+def test_more_versions_than_may_be_held_are_an_error(monkeypatch):
+    monkeypatch.setattr(compilation, "VERSIONS", 3)
+    with pytest.raises(FailOnRecompileLimitHit):
+        versions(5, monkeypatch)
+
+
+class Attention(nn.Module):
+    """A part of a block that holds a linear of either model."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x)
+
+
+class Chain(nn.Module):
+    """A block. ``compile`` needs no Inductor."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.norm, self.attention = nn.Linear(4, 4), Attention(linear)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.attention(self.norm(x))
+
+    def compile(self, **options: Any) -> None:
+        super().compile(backend="eager", **options)
+
+
+class Breaks(nn.Module):
+    """A linear that Dynamo cannot compile, as a vendor's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x.relu()
+
+
+def test_a_model_never_runs_with_the_code_of_another():
+    """Without classes of their own, the blocks of the first model would run with the code of the second, in parts."""
+
+    def blocks(linear: nn.Module) -> nn.ModuleDict:
+        model = nn.ModuleDict({"layers": nn.ModuleList(Chain(linear) for _ in range(2))})
+        compilation.compile_blocks(model)
+        return model
+
+    def parts(model: nn.ModuleDict) -> int:
+        """The number of compiled parts that a pass through both blocks starts."""
+        with torch.profiler.profile() as profile:
+            for block in model["layers"].children():
+                block(torch.ones(2, 4))
+        return sum("Torch-Compiled Region" in e.name for e in profile.events())
+
+    torch._dynamo.reset()
+    whole, broken = blocks(nn.ReLU()), blocks(Breaks())
+    parts(whole), parts(broken)
+    assert parts(whole) == 2 < parts(broken)
+    assert len({type(b) for model in (whole, broken) for b in model["layers"].children()}) == 2
+
+
+def test_a_second_model_of_the_same_parts_is_not_compiled_again():
+    torch._dynamo.reset()
+    counters.clear()
+    for _ in range(2):
+        model = nn.ModuleDict({"layers": nn.ModuleList(Chain(nn.ReLU()) for _ in range(2))})
+        compilation.compile_blocks(model)
+        for block in model["layers"].children():
+            block(torch.ones(2, 4))
+    assert counters["stats"]["unique_graphs"] == 1  # of four blocks
