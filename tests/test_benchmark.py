@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -132,3 +133,16 @@ def test_both_graphs_use_one_memory(monkeypatch, mode, pools):
     subject = benchmark.training_step(NANO.model, recipes.get("te-current"), Execution.NATIVE, *terms)
     subject.control(), subject.candidate()
     assert given == pools
+
+
+def test_garbage_of_an_earlier_cell_is_not_held_by_the_next(monkeypatch):
+    class Model:
+        pass
+
+    models = [Model()]
+    models[0].compiled = models  # type: ignore[attr-defined]  # a cycle, as a compiled module has
+    alive = weakref.ref(models[0])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0 if alive() is None else 1)
+    del models
+    assert alive() is not None
+    assert turns._held(torch.device("cuda:0")) == 0
