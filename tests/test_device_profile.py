@@ -32,7 +32,7 @@ def test_every_part_is_measured_once_per_size(profile):
     assert [(t.part, t.form) for t in profile.times] == [
         (Part.COPY, "eager"),
         (Part.LAUNCH, "eager"),
-        (Part.OPTIMISER, "eager"),
+        (Part.OPTIMISER, "compiled"),
         (Part.ENDS, "eager"),
         (Part.ATTENTION, "torch"),
         (Part.ATTENTION, "torch"),

@@ -174,6 +174,7 @@ SPEED = [
     (f"{CELL}.clock", 0, "clock"),
     (f"{CELL}.power_capped", 1.5, "power_capped"),
     (f"{CELL}.attention", "", "attention"),
+    (f"{CELL}.optimizer", "", "optimizer"),
 ]  # fmt: skip
 
 

@@ -80,6 +80,7 @@ def test_the_edge_of_a_band_is_inside(record, expected):
         (exact(tokens=8192), ("stale", "the golden's step had tokens 16384, this one's 8192")),
         (exact(flops_per_token=1e9), ("stale", "the golden's step had flops_per_token 2000000000.0, this one's 1000000000.0")),
         (exact(attention="cudnn first"), ("stale", "the golden's step had attention torch's choice, this one's cudnn first")),
+        (exact(optimizer="compiled AdamW"), ("stale", "the golden's step had optimizer torch's AdamW, this one's compiled AdamW")),
         (exact(watch=None), ("inconclusive", "the GPU was not watched: install nvidia-ml-py")),
         (exact(watch=calm_but(busy_before=5, busy_after=5)), PASS),
         (

@@ -42,6 +42,7 @@ SEEN = {
     "Memset (Device)": Category.ELEMENTWISE,
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>": Category.OPTIMISER,
     "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, true, float>": Category.OPTIMISER,
+    "triton_poi_fused__to_copy_add_copy__div_mul_sqrt_sub_0": Category.OPTIMISER,
     "void at::native::(anonymous namespace)::nll_loss_backward_reduce_cuda_kernel_2d<float, long>": Category.LOSS,
     "void (anonymous namespace)::softmax_warp_backward<float, float, float, 8, true, false>(float*": Category.LOSS,
     "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<policy_hub<long>": Category.OTHER,
