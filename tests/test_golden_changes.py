@@ -109,7 +109,8 @@ def test_a_list_of_unnamed_models_is_told_by_its_places():
     same = "low 1.0, high 1.0, pairs 6, memory 1.0, tokens_per_second 1.0, bf16_tokens_per_second 1.0"
     two = one.model_copy(update={"pairs": 7})
     assert changes(Later(parts=[one]), Later(parts=[one, one])) == [
-        f"parts 2: new, ratio 1.0, {same}, mode eager, tokens 1, flops_per_token 1.0, attention torch's choice, commit c"
+        f"parts 2: new, ratio 1.0, {same}, mode eager, tokens 1, flops_per_token 1.0, "
+        "attention torch's choice, optimizer torch's AdamW, commit c"
     ]
     assert changes(Later(parts=[one, one]), Later(parts=[one, two])) == ["parts 2: pairs 6 -> 7 (+1)"]
     assert changes(Later(parts=[one, one]), Later(parts=[one])) == ["parts 2 removed"]

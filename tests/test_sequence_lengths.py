@@ -17,7 +17,7 @@ def test_each_length_has_its_rows_and_its_name(monkeypatch):
     def measure(config, recipe, execution, schedule, corpus, **options):
         asked.append(schedule)
         cell = Cell(model=config.name, recipe=recipe.name, execution=execution, corpus=corpus.name)
-        return made(cell=cell, tokens=schedule.tokens, attention="cudnn first", mode=options["mode"])
+        return made(cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=options["mode"])
 
     monkeypatch.setattr(sequence_lengths.benchmark, "measure", measure)
     lengths = (512, 2048, 32_768)
