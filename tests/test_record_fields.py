@@ -56,7 +56,9 @@ KEPT = {"schema_version": 2, "recorded": ""}
             "kind": "throughput", "variant": "", "block": None, "bf16_execution": "native", "attention": "torch's choice",
             "optimizer": "torch's AdamW",
         }),
-        (TimeSplit, KEPT | {"kind": "split", "variant": "", "block": None, "bf16_execution": "native", "optimizer": "torch's AdamW", "layers": 1, "linears": []}),
+        (TimeSplit, KEPT | {
+            "kind": "split", "variant": "", "block": None, "bf16_execution": "native", "optimizer": "torch's AdamW", "layers": 1, "linears": [],
+        }),
         (GemmTimes, KEPT | {"kind": "gemms", "casts": [], "sheet_flops": None, "tool": ""}),
         (TimedGemm, {
             "groups": 1, "count": 1, "part": "layer", "bf16_seconds": [], "recipe_seconds": [], "kernels": [], "bf16_kernels": [],

@@ -33,8 +33,8 @@ def test_a_set_has_the_name_of_its_gpu_and_nothing_else(path):
 
 
 def test_the_interval_holds_nine_of_ten_cells():
-    """Over all GPUs, as the command counts them. ``small`` on the H200 is told apart: no GEMM near its sizes was timed there but its own, and
-    no test may use those (docs/throughput.md)."""
+    """Over all GPUs, as the command counts them. ``small`` on the H200 is told apart: no GEMM near its sizes was timed there but its own,
+    and no test may use those (docs/throughput.md)."""
     rows = held_out([r for path in SETS for r in loaded(path)[1]])
     near = [r for r in rows if (r.cell.gpu, r.cell.work.shape.name) != ("NVIDIA H200", "small")]
     assert len(near) >= 43 and sum(r.covered for r in near) >= 0.9 * len(near)
