@@ -57,7 +57,8 @@ KEPT = {"schema_version": 2, "recorded": ""}
             "optimizer": "torch's AdamW",
         }),
         (TimeSplit, KEPT | {
-            "kind": "split", "variant": "", "block": None, "bf16_execution": "native", "optimizer": "torch's AdamW", "layers": 1, "linears": [],
+            "kind": "split", "variant": "", "block": None, "bf16_execution": "native", "optimizer": "torch's AdamW", "layers": 1,
+            "linears": [],
         }),
         (GemmTimes, KEPT | {"kind": "gemms", "casts": [], "sheet_flops": None, "tool": ""}),
         (TimedGemm, {
