@@ -187,3 +187,14 @@ class TestRefused:
         with pytest.raises(SystemExit):
             self.asked(capsys, measurements, "1b", "--micro-batch", "0")
         assert "argument --micro-batch: '0' is not a whole number of 1 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("timed", "noted"), [(("llama3-8b",), True), (("base", "llama3-8b"), False)], ids=["large", "near"])
+def test_a_model_below_what_was_timed_is_an_extrapolation(tmp_path, capsys, timed, noted):
+    path = tmp_path / "made-up.zip"
+    sets.save(gpu.records(timed, [gpu.timed(shapes.get(name)) for name in ("small", "1b")]), path)
+    lines = out(capsys, "small", "--gpu", "h100", "--records", str(path), "--test").splitlines()
+    note = "74% of its GEMM work is in GEMMs smaller than any that was timed on this GPU, so the interval may be too narrow: time them "
+    assert (f"{note}with fp8parity gemm there, and give --records." in lines) == noted
+    assert [line.endswith("  extrapolated") for line in lines if line.startswith("small 32x512")] == [noted]
+    assert any(line.startswith("1 of them are extrapolated: ") for line in lines) == noted
