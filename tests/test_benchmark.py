@@ -15,11 +15,14 @@ from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput
 from fp8parity.training import benchmark, turns
+from fp8parity.training.compiled_update import CompiledUpdate
+from fp8parity.training.step import MasterWeightOptimizer
 from fp8parity.workload import corpus
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import Preset
 from fp8parity.workload.schedule import Schedule
 from timings import GPU, ROW
+from torch import nn
 
 NANO = Preset(
     ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128),
@@ -121,6 +124,42 @@ def test_a_fused_layer_is_not_compiled(monkeypatch, execution, mode):
     terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), Mode.COMPILED_GRAPHED, None)
     benchmark._side(NANO.model, recipes.get("bf16"), execution, *terms)
     assert asked == [mode]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mode", "left_out"),
+    [
+        ("te-delayed", Mode.COMPILED_GRAPHED, 7),
+        ("te-delayed", Mode.GRAPHED, 0),
+        ("te-current", Mode.COMPILED_GRAPHED, 0),
+    ],
+)
+def test_linears_with_delayed_scales_are_not_traced(monkeypatch, recipe, mode, left_out):
+    """The linears of the emulation stand for TE's."""
+    found: list[nn.Module] = []
+    real = recipes.apply
+    monkeypatch.setattr(benchmark, "make_step", lambda *_, **__: lambda *_: torch.zeros(1))
+    monkeypatch.setattr(benchmark, "leave_out", found.extend)
+    monkeypatch.setattr(recipes, "apply", lambda model, of, execution, tokens: real(model, of, Execution.EMULATED, tokens=tokens))
+    terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), mode, None)
+    benchmark._side(NANO.model, recipes.get(recipe), Execution.NATIVE, *terms)
+    assert len(found) == left_out
+
+
+@pytest.mark.parametrize("mode", [Mode.COMPILED, Mode.EAGER])
+def test_a_compiled_step_has_a_compiled_optimiser_and_its_record_says_so(monkeypatch, mode):
+    made: list[object] = []
+
+    def make(converted: object, optimizer: object, *_: object, **__: object) -> Callable[..., torch.Tensor]:
+        made.append(type(optimizer))
+        return lambda *_: torch.zeros(1)
+
+    monkeypatch.setattr(benchmark, "make_step", make)
+    terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), mode)
+    subject = benchmark.training_step(NANO.model, recipes.get("bf16"), Execution.NATIVE, *terms)
+    subject.control()
+    expected = {Mode.COMPILED: (CompiledUpdate, "compiled AdamW"), Mode.EAGER: (MasterWeightOptimizer, "torch's AdamW")}
+    assert (made[0], subject.facts["optimizer"]) == expected[mode]
 
 
 @pytest.mark.parametrize(("mode", "pools"), [(Mode.COMPILED_GRAPHED, ["one", "one"]), (Mode.COMPILED, [None, None])])

@@ -103,3 +103,32 @@ def test_a_second_model_of_the_same_parts_is_not_compiled_again():
         for block in model["layers"].children():
             block(torch.ones(2, 4))
     assert counters["stats"]["unique_graphs"] == 1  # of four blocks
+
+
+class Numbered(nn.Module):
+    """A linear that Dynamo compiles anew for each module, because its code depends on what only this module holds."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number, self.compiling = number, True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.compiling = torch.compiler.is_compiling()
+        return x * self.number
+
+
+@pytest.mark.parametrize(("left_out", "graphs"), [(False, 4), (True, 2)])
+def test_what_is_left_out_is_not_compiled(left_out, graphs):
+    """The code around it is compiled once: before it and after it."""
+    torch._dynamo.reset()
+    counters.clear()
+    model = nn.ModuleDict({"layers": nn.ModuleList(Chain(Numbered(number)) for number in range(4))})
+    linears = [m for m in model.modules() if isinstance(m, Numbered)]
+    if left_out:
+        compilation.leave_out(linears)
+    compilation.compile_blocks(model)
+    x = torch.ones(2, 4)
+    for number, block in enumerate(model["layers"].children()):
+        assert torch.equal(block(x), x + block.get_submodule("norm")(x) * number)
+    assert counters["stats"]["unique_graphs"] == graphs
+    assert [m.compiling for m in linears] == [not left_out] * 4
