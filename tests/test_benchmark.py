@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
+from fp8parity.recipes import ConvertedModel, Recipe
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput
 from fp8parity.training import benchmark, turns
@@ -140,7 +142,11 @@ def test_linears_with_delayed_scales_are_not_traced(monkeypatch, recipe, mode, l
     real = recipes.apply
     monkeypatch.setattr(benchmark, "make_step", lambda *_, **__: lambda *_: torch.zeros(1))
     monkeypatch.setattr(benchmark, "leave_out", found.extend)
-    monkeypatch.setattr(recipes, "apply", lambda model, of, execution, tokens: real(model, of, Execution.EMULATED, tokens=tokens))
+
+    def applied(model: nn.Module, of: Recipe, execution: Execution, *, tokens: int) -> ConvertedModel:
+        return replace(real(model, of, Execution.EMULATED, tokens=tokens), execution=execution)
+
+    monkeypatch.setattr(recipes, "apply", applied)
     terms = (NANO.schedule, corpus.load("topics"), torch.device("cpu"), mode, None)
     benchmark._side(NANO.model, recipes.get(recipe), Execution.NATIVE, *terms)
     assert len(found) == left_out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from fp8parity import recipes
+from fp8parity.records.cell import Execution
 from fp8parity.training import compilation
 from fp8parity.workload import models
 from torch import nn
@@ -132,3 +135,21 @@ def test_what_is_left_out_is_not_compiled(left_out, graphs):
         assert torch.equal(block(x), x + block.get_submodule("norm")(x) * number)
     assert counters["stats"]["unique_graphs"] == graphs
     assert [m.compiling for m in linears] == [not left_out] * 4
+
+
+@pytest.mark.parametrize(
+    ("recipe", "execution", "found"),
+    [
+        ("te-delayed", Execution.NATIVE, 7),
+        ("te-delayed", Execution.EMULATED, 0),
+        ("te-current", Execution.NATIVE, 0),
+        ("bf16", Execution.NATIVE, 0),
+    ],
+)
+def test_only_linears_of_te_with_delayed_scales_are_untraceable(recipe, execution, found):
+    """The linears of the emulation stand for TE's."""
+    model = models.build(models.ModelConfig("x", dim=64, layers=1, heads=2, kv_heads=1, hidden=128), 0)
+    converted = replace(recipes.apply(model, recipes.get(recipe), Execution.EMULATED, tokens=64), execution=execution)
+    left_out = compilation.untraceable(converted)
+    assert len(left_out) == found
+    assert all(hasattr(linear, "weight") for linear in left_out)
