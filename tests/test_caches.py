@@ -39,13 +39,16 @@ def test_a_folder_that_is_set_already_is_not_replaced(monkeypatch, tmp_path: Pat
         caches.use(tmp_path)
 
 
-def test_the_check_autotune_reads_no_kernel_of_an_earlier_session(tmp_path: Path):
-    from torch._inductor.utils import fresh_cache
+def test_the_check_autotune_takes_binaries_of_an_earlier_session_and_no_choice(tmp_path: Path):
+    from fp8parity.training.inductor import Configurations
 
     os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)  # the import sets it, and a session asks for its folder before
     caches.use(tmp_path)
-    with fresh_cache():
-        assert not any(os.environ[name].startswith(str(tmp_path)) for name in caches.VARIABLES)
+    inductor, triton = (os.environ[name] for name in caches.VARIABLES)
+    with Configurations():
+        assert not os.environ["TORCHINDUCTOR_CACHE_DIR"].startswith(str(tmp_path))
+        assert os.environ["TRITON_CACHE_DIR"] == triton
+    assert [os.environ[name] for name in caches.VARIABLES] == [inductor, triton]
 
 
 def test_the_folder_is_not_recorded(tmp_path: Path):

@@ -48,6 +48,16 @@ def test_what_is_written_is_read_and_other_rows_stay(tmp_path: Path):
     assert "test_modes,small,te-block,native,seed,90,70" in lines
 
 
+@pytest.mark.parametrize(("later", "kept"), [(90.0, 70.0), (50.0, 50.0)])
+def test_the_least_seconds_that_a_run_needed_the_gpu_stay(tmp_path: Path, later, kept):
+    """In a later session other runs shared the GPU, and the steps were longer."""
+    key = Key("test_modes", "small", "te-block", "native")
+    for device in (70.0, later):
+        seconds.write(tmp_path, "h100", "nvidia-h200", Seconds({key: 100.0 + device}, device={key: device}))
+    found = seconds.load(tmp_path, "h100")
+    assert (found.rows[key], found.device[key]) == (100.0 + later, kept)
+
+
 def test_the_platform_and_not_the_machine_decides(tmp_path: Path):
     """Two devices of one platform measured a test: each machine that reads them takes the same one."""
     key = Key("test_codes", "tiny", "te-block", "native")
