@@ -118,3 +118,13 @@ def faulty() -> view.Report:
         skipped, recipes=("te-current", "te-block", "te-nvfp4"), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.0081},
         stops={("te-nvfp4", "mini"): 100}, speeds=True,
     )  # fmt: skip
+
+
+@pytest.fixture
+def one_rank():
+    """A process group of one rank, in this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

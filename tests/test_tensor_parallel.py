@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import torch.distributed as dist
 from fp8parity.distributed import tensor_parallel, train
 from fp8parity.training.step import MasterWeightOptimizer
 from sessions import cell
 
 
 @pytest.fixture
-def spec(session):
-    """The work of a process group of one rank."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield session.spec(cell("bf16", "native", "nano"))
-    dist.destroy_process_group()
+def spec(session, one_rank):
+    return session.spec(cell("bf16", "native", "nano"))
 
 
 def planted(monkeypatch, change):
