@@ -13,20 +13,26 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
+from fp8parity import recipes
+from fp8parity.distributed.arms import ARMS
+from fp8parity.distributed.scaling import arm_of
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import LOSS, LossDetail
 from fp8parity.prediction import weak_scaling
-from fp8parity.prediction.communication import Link, Range, Traffic, step, traffic
+from fp8parity.prediction.communication import Link, Range, Traffic, shared_seconds, step, traffic
 from fp8parity.prediction.weak_scaling import CHECK, Row
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell
+from fp8parity.records.device import DeviceProfile, Part
 from fp8parity.records.schema import Measurements
+from fp8parity.records.storage import gpu_slug
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import SCALED
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+PROFILES = GOLDEN / "prediction"
 HOST = 8
 TURN = 20e-6
 """Seconds of a turn of a ring between hosts: an assumption."""
@@ -39,21 +45,32 @@ def sent(config: ModelConfig, weight: int) -> Traffic:
     return traffic(config.layers, block, 1 - 2 * config.dim / block, rest, weight=weight)
 
 
-def predicted(alone: float, what: Traffic, host: Link, network: Link, ranks: int) -> Range:
+def moved(device: str) -> float:
+    """The bytes per second that a GPU reads and writes when it copies, from its profile in golden/prediction."""
+    [profile] = [r for r in sets.load([PROFILES / f"{gpu_slug(device)}.zip"]) if isinstance(r, DeviceProfile)]
+    [copy] = profile.of(Part.COPY)
+    return copy.sizes["bytes"] / copy.seconds
+
+
+def predicted(alone: float, shared: float, what: Traffic, host: Link, network: Link, ranks: int) -> Range:
     """Predict the seconds of a step: on one host with its link, on several with either."""
-    return step(alone, what, {"host": host} if ranks <= HOST else {"host": host, "network": network}, ranks)
+    return step(alone, shared, what, {"host": host} if ranks <= HOST else {"host": host, "network": network}, ranks)
 
 
-def lines(config: ModelConfig, found: Sequence[Row], host: Link, network: Link, ranks: Sequence[int]) -> list[str]:
-    """A line for each number of ranks: the predicted rates of both sides, beside those that were measured."""
+def lines(cell: Cell, found: Sequence[Row], rate: float, host: Link, network: Link, ranks: Sequence[int]) -> list[str]:
+    """A line for each number of ranks: the predicted rates of both sides, beside those that were measured. ``rate``: see ``moved``."""
+    config = presets()[cell.model].model
     tokens, made = SCALED[config.name].tokens, []
+    shared = shared_seconds(config.parameters, rate)
     [one] = [r for r in found if r.ranks == 1]
     for n in ranks:
         measured = next((r for r in found if r.ranks == n), None)
         parts = []
-        for name, rate, weight in (("BF16", one.bf16, 2), ("recipe", one.recipe, 1)):
-            seconds = predicted(tokens / rate, sent(config, weight), host, network, n)
-            own = measured and (measured.bf16 if name == "BF16" else measured.recipe)
+        for name, arm, alone, own in (
+            ("BF16", ARMS[0], one.bf16, measured and measured.bf16),
+            ("recipe", arm_of(recipes.get(cell.recipe)), one.recipe, measured and measured.recipe),
+        ):
+            seconds = predicted(tokens / alone, shared, sent(config, arm.weight_bytes), host, network, n)
             verdict = f", measured {own:,.0f} ({'inside' if seconds.holds(tokens / own) else 'OUTSIDE'})" if own else ""
             parts.append(f"{name} {tokens / seconds.high:,.0f} to {tokens / seconds.low:,.0f} tokens/s/rank{verdict}")
         made.append(f"{n} ranks: " + "; ".join(parts))
@@ -84,8 +101,7 @@ def main() -> None:
         if several.cell.ranks > 1 and any(r.ranks == 1 for r in found):
             host = weak_scaling.measured_link(several)
             print(f"\nlink on {several.cell.ranks} ranks: {host.bandwidth / 1e9:.0f} GB/s, {host.seconds_per_turn * 1e6:.0f} us a turn")
-            config = presets()[cell.model].model
-            print("\n".join(lines(config, found, host, Link(1 / args.network, TURN), args.ranks)))
+            print("\n".join(lines(cell, found, moved(several.provenance.device), host, Link(1 / args.network, TURN), args.ranks)))
 
 
 if __name__ == "__main__":
