@@ -123,7 +123,7 @@ def test_the_table_shows_what_is_there(timed):
 
 
 def test_the_shipped_rates_of_two_ranks_are_those_that_one_rank_predicts(capsys, monkeypatch):
-    """Of the four sides one is outside. TE's delayed linears run outside of the compiled blocks, and the host that launches them decides."""
+    """Of the four sides one is outside: TE's delayed linears run outside of the compiled blocks, and the host decides."""
     monkeypatch.setattr("sys.argv", ["weak_scaling.py", str(script.GOLDEN / "records" / "h100-x2.zip"), "--ranks", "2"])
     script.main()
     printed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("2 ranks: ")]
