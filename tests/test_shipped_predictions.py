@@ -33,9 +33,8 @@ def test_a_set_has_the_name_of_its_gpu_and_nothing_else(path):
 
 
 def test_the_interval_holds_nine_of_ten_cells():
-    """Over all GPUs, as the command counts them. An extrapolated cell is marked as one, and its interval promises nothing."""
+    """Over all GPUs, as the command counts them. GEMMs of every model were timed, so no cell is extrapolated."""
     rows = held_out([r for path in SETS for r in loaded(path)[1]])
-    near = [r for r in rows if not r.extrapolated]
-    assert len(near) >= 38 and sum(r.covered for r in near) >= 0.9 * len(near)
-    assert sum(abs(r.error) < 0.05 for r in near) >= 0.9 * len(near)
-    assert {r.cell.work.shape.name for r in rows if r.extrapolated} == {"small"}
+    assert len(rows) >= 60 and not any(r.extrapolated for r in rows)
+    assert sum(r.covered for r in rows) >= 0.9 * len(rows)
+    assert sum(abs(r.error) < 0.05 for r in rows) >= 0.95 * len(rows)
