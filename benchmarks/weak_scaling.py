@@ -46,8 +46,14 @@ def sent(config: ModelConfig, weight: int) -> Traffic:
 
 
 def moved(device: str) -> float:
-    """The bytes per second that a GPU reads and writes when it copies, from its profile in golden/prediction."""
-    [profile] = [r for r in sets.load([PROFILES / f"{gpu_slug(device)}.zip"]) if isinstance(r, DeviceProfile)]
+    """The bytes per second that a GPU reads and writes when it copies, from its profile in golden/prediction.
+
+    Raises ``SystemExit`` if there is none.
+    """
+    path = PROFILES / f"{gpu_slug(device)}.zip"
+    if not path.exists():
+        raise SystemExit(f"{path}: no profile of {device}; `fp8parity profile --records DIR` measures one")
+    [profile] = [r for r in sets.load([path]) if isinstance(r, DeviceProfile)]
     [copy] = profile.of(Part.COPY)
     return copy.sizes["bytes"] / copy.seconds
 

@@ -122,6 +122,12 @@ def test_the_table_shows_what_is_there(timed):
     assert weak_scaling.measured_link(timed(2, 1, 1)).bandwidth == pytest.approx(300e9, rel=1e-3)
 
 
+def test_a_gpu_without_a_profile_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "PROFILES", tmp_path)
+    with pytest.raises(SystemExit, match="nvidia-b200.zip: no profile of NVIDIA B200; `fp8parity profile"):
+        script.moved("NVIDIA B200")
+
+
 def test_the_shipped_rates_of_two_ranks_are_those_that_one_rank_predicts(capsys, monkeypatch):
     """Of the four sides one is outside: TE's delayed linears run outside of the compiled blocks, and the host decides."""
     monkeypatch.setattr("sys.argv", ["weak_scaling.py", str(script.GOLDEN / "records" / "h100-x2.zip"), "--ranks", "2"])
