@@ -83,7 +83,24 @@ def test_the_rest_follows_what_finished_tests_and_first_steps_say():
     assert found.left(known, {}, [Part(names[1], TE, 15.0, 20.0)]) == pytest.approx((10 + 50) + (30 - 20))
     assert found.left(known, {}, [Part(names[1], TE, None, 20.0)]) == pytest.approx(160.0)
     assert found.left(known, dict.fromkeys(names, 1.0), []) is None
-    assert found.left(known, {}, [Part(names[1], TE, None, 9e9)]) == 120.0
+    assert found.left(known, dict.fromkeys(names[:2], 1.0), []) == pytest.approx(100 * 2 / 80)
+
+
+def test_the_first_seconds_of_a_long_run_say_little():
+    """A run of 300 s at its present pace, where 30 s were expected, beside a test that took what was expected."""
+    found = estimate([planned(CONTROL), planned(TE), planned(AO)], known := costs({CONTROL: 10.0, TE: 30.0, AO: 50.0}), 1)
+    names = list(found.seconds)
+    pace = (20 + 300 * 0.02) / (20 + 30 * 0.02)
+    assert found.left(known, {names[0]: 20.0}, [Part(names[1], TE, 300.0, 6.0)]) == pytest.approx(pace * 160 - 6)
+
+
+def test_a_test_that_is_late_takes_longer_yet():
+    """It says that this machine is slower, and a quarter of its time is left."""
+    found = estimate([planned(TE), planned(AO)], known := costs({CONTROL: 10.0, TE: 30.0, AO: 50.0}), 1)
+    first, other = list(found.seconds)
+    assert found.seconds == {first: 80.0, other: 100.0}
+    assert found.left(known, {}, [Part(first, TE, None, 160.0)]) == pytest.approx(160 / 4 + 2 * 100)
+    assert found.left(known, {}, [Part(first, TE, None, 80.0)]) == pytest.approx(80 / 4 + 100)
 
 
 def test_tests_of_unknown_length_take_as_long_as_those_that_are_done():

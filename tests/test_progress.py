@@ -141,3 +141,18 @@ def test_the_plan_is_read_as_it_was_written(tmp_path):
     assert feed.planned(tmp_path) == []
     Feed(tmp_path, "gw1").plan(plan)
     assert feed.planned(tmp_path) == plan
+
+
+def test_a_plan_that_another_process_still_writes_is_not_read(tmp_path, monkeypatch):
+    """Two workers end their collection at the same time. The second one's half of a file stopped the whole session."""
+    seen: list[list[Planned]] = []
+    real = os.replace
+
+    def replace(part: Path, path: Path) -> None:
+        part.write_bytes(b"")  # as it is before its content has reached the disk
+        seen.append(feed.planned(tmp_path))
+        real(part, path)
+
+    monkeypatch.setattr(os, "replace", replace)
+    Feed(tmp_path, "gw0").plan([])
+    assert seen == [[]]
