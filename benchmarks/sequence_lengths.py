@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
+from fp8parity.judging.speed_entries import LEAST_PAIRS
 from fp8parity.recipes.registry import preload
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput
@@ -76,7 +77,7 @@ def main() -> None:
     parser.add_argument(
         "--mode", type=Mode, help="how a step runs (default: as in the suite); a graph keeps the host out, and needs memory"
     )
-    parser.add_argument("--pairs", type=int, default=speed.LEAST_PAIRS, help="pairs of blocks")
+    parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="pairs of blocks")
     parser.add_argument("--records", type=Path, default=Path(".parity/lengths"), metavar="DIR")
     args = parser.parse_args()
     here = hardware.detect(None)

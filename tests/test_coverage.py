@@ -18,7 +18,7 @@ from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.number_rows import Band, Rule, Trend
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.speed import SpeedGolden
+from fp8parity.judging.speed_entries import SpeedGolden
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import AnyRecord, Measurement, Measurements
 from timings import GPU, HERE, made

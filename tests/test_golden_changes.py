@@ -9,7 +9,7 @@ import pytest
 from fp8parity.judging import loss_store, speed_goldens
 from fp8parity.judging.golden_changes import changes, moved
 from fp8parity.judging.loss_goldens import Golden
-from fp8parity.judging.speed import SpeedEntry
+from fp8parity.judging.speed_entries import SpeedEntry
 from fp8parity.records.cell import Mode, Strict
 from fp8parity.records.schema import Measurement, Provenance
 from paired import golden_of, runner

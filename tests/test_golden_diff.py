@@ -7,7 +7,7 @@ import subprocess
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging.loss_goldens import from_runs, path_of
-from fp8parity.judging.speed import SpeedEntry, SpeedGolden
+from fp8parity.judging.speed_entries import SpeedEntry, SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Measurement
 from fp8parity.records.storage import name_of, write_json

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fp8parity.judging import speed, speed_goldens
 from fp8parity.judging.policy import SpeedRow
-from fp8parity.judging.speed import SpeedEntry, SpeedGolden
+from fp8parity.judging.speed_entries import SpeedEntry, SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput
 from timings import CELL, HERE, ROW, calm_but, made
@@ -124,16 +124,21 @@ def test_times_that_are_no_measurement(record, why):
     assert speed.unusable(record) == why
 
 
-def test_a_power_limit_counts_below_the_band_of_the_clock():
-    """The golden was timed at 2000 MHz, and the band is a quarter."""
-    golden = exact(watch=calm_but(sm_clocks=[2000] * 22))
+def test_a_power_limit_counts_below_the_band_of_the_clock_and_of_bf16():
+    """The golden was timed at 2000 MHz, and the band is a quarter. BF16 of 5/3 of the golden's time is 40% slower."""
+    golden, wide = exact(watch=calm_but(sm_clocks=[2000] * 22), bf16=0.75), WIDE.model_copy(update={"bf16_band": 0.49})
 
-    def at(clock: int, capped: float | None = 0.5) -> tuple[str, str]:
-        return judged(exact(watch=calm_but(sm_clocks=[clock] * 22, power_capped=capped)), golden=golden)
+    def at(clock: int, capped: float | None = 0.5, bf16: float = 1.25) -> tuple[str, str]:
+        watch = calm_but(sm_clocks=[clock] * 22, power_capped=capped)
+        return judged(exact(watch=watch, bf16=bf16), wide, golden)
 
-    assert at(1500) == at(1499, 0.0) == at(1499, None) == PASS
-    words = "the power limit held the GPU at 1499 MHz in 50% of the turns; the golden was timed at 2000 MHz"
+    assert at(1500) == at(1499, 0.0) == at(1499, None) == at(1499, bf16=1.0) == at(1499, bf16=0.625) == PASS
+    words = "the power limit held the GPU at 1499 MHz in 50% of the turns, and BF16 is 40.0% slower; the golden was timed at 2000 MHz"
     assert at(1499) == ("inconclusive", words)
+    assert [at(1000, bf16=times)[0] for times in (3.0, 3.125)] == ["inconclusive", "drift"], "half the clock and the band explain 75%"
+    times = [STEP] * 3 + [STEP * 1.25] * 8
+    uneven = exact(bf16_seconds=times, recipe_seconds=[t / 2 for t in times], watch=calm_but(sm_clocks=[1499] * 22, power_capped=0.5))
+    assert judged(uneven, wide, golden) == ("inconclusive", words), "the median of BF16 counts"
 
 
 def test_the_clock_is_the_median_of_what_was_read():

@@ -239,3 +239,9 @@ def test_the_furthest_window_is_the_one_furthest_in_half_widths():
     band = st.Band(1, np.array([0.001, 0.01]))
     assert band.furthest_outside([2.01, 2.02], [2.0, 2.0]) == pytest.approx(0.005)
     assert band.furthest_outside([2.0, 1.9], [2.0, 2.0]) == pytest.approx(-0.05)
+
+
+def test_the_correlation_with_the_next_value():
+    assert st.next_correlation(np.array([1.0, -1.0] * 8)) == pytest.approx(-15 / 16)
+    assert st.next_correlation(np.array([1.0, 1.0, -1.0, -1.0])) == pytest.approx(1 / 4)
+    assert st.next_correlation(np.full(17, 1.2)) == 0.0
