@@ -33,8 +33,10 @@ def test_a_set_has_the_name_of_its_gpu_and_nothing_else(path):
 
 
 def test_the_interval_holds_nine_of_ten_cells():
-    """Over all GPUs, as the command counts them. GEMMs of every model were timed, so no cell is extrapolated."""
+    """Over all GPUs, as the command counts them. Of ao-tensorwise only the GEMMs of Llama 3 8B were timed."""
     rows = held_out([r for path in SETS for r in loaded(path)[1]])
-    assert len(rows) >= 60 and not any(r.extrapolated for r in rows)
+    assert len(rows) >= 80
+    beyond = {(r.cell.recipe, r.cell.work.shape.name) for r in rows if r.extrapolated}
+    assert beyond == {("ao-tensorwise", "base"), ("ao-tensorwise", "small")}
     assert sum(r.covered for r in rows) >= 0.9 * len(rows)
-    assert sum(abs(r.error) < 0.05 for r in rows) >= 0.95 * len(rows)
+    assert all(abs(r.error) < 0.05 for r in rows)
