@@ -81,7 +81,7 @@ TESTS = {
     "judging/published_gemms": "gemm_command",
     "judging/rows": "rows policy_file policy bad_input known_failures",
     "judging/speed": "speed_verdict throughput block_faults golden_fields alternation",
-    "judging/speed_entries": "golden_fields throughput_goldens",
+    "judging/speed_entries": "golden_fields speed_verdict throughput throughput_goldens alternation",
     "judging/speed_goldens": "speed_verdict throughput_goldens throughput golden_diff",
     "judging/speed_rows": "policy_rows policy_file gemm_verdict throughput",
     "judging/spreads": "spreads along",
