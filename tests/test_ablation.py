@@ -3,9 +3,11 @@
 import json
 import re
 from dataclasses import replace
+from statistics import fmean
 
 import pytest
 from fp8parity.checks import ablation
+from fp8parity.checks.gradients import BATCHES
 from fp8parity.checks.protocol import RunSpec
 from fp8parity.cli import main
 from fp8parity.numerics.spec import Operand
@@ -19,7 +21,8 @@ from sessions import cell
 from test_report_page import Page
 
 NOISY = Operand("e5m2", scale="te-pow2")
-SHARES = [("initial", "block 0", 0.25), ("initial", "block 1", 0.75), ("trained", "block 0", 0.3)]
+SHARES = [("initial", "block 0", 0.2), ("initial", "block 0", 0.3), ("initial", "block 1", 0.75), ("trained", "block 0", 0.3)]
+"""Two batches of block 0 in its initial state, one of the others."""
 
 
 @pytest.fixture
@@ -28,7 +31,9 @@ def spec(session) -> RunSpec:
 
 
 def shares(spec: RunSpec, kind: str) -> dict[str, float]:
-    return {m.where: m.value for m in ablation.measure(spec, kind) if m.metric == "noise share initial"}
+    found = report.rows(list(ablation.measure(spec, kind)))
+    assert {len(numbers) for of in found.values() for numbers in of.values()} == {BATCHES}
+    return {place: fmean(of["noise share initial"]) for place, of in found.items()}
 
 
 @pytest.mark.slow
@@ -71,11 +76,16 @@ def test_a_recipe_with_rules_is_refused(spec):
 
 
 def test_the_table_puts_the_largest_share_first():
-    values = [Measurement(metric="noise share initial", where=w, value=v) for w, v in (("block 0", 0.25), ("block 1", 0.75))]
-    lines = report.table("te-current", "tiny", "block", values).splitlines()
-    assert [line.split()[:2] for line in lines[2:]] == [["block", "1"], ["block", "0"]]
-    assert "+75.000%" in lines[2]
-    assert max(map(len, lines[1:])) <= 80
+    shares = (("block 0", 0.25), ("block 1", 0.7), ("block 1", 0.8))
+    values = [Measurement(metric="noise share initial", where=w, value=v) for w, v in shares]
+    gaps = [Measurement(metric=report.GAP, where="nothing", value=v) for v in (-0.001, 0.00234)]
+    lines = report.table("te-current", "tiny", "block", [*values, *gaps]).splitlines()
+    assert lines[1:] == [
+        "  block    noise share initial                    tail gap",
+        "  nothing                    -  +0.067% [-0.100%, +0.234%]",
+        "  block 1    +75% [+70%, +80%]                           -",
+        "  block 0    +25% [+25%, +25%]                           -",
+    ]
 
 
 def test_the_page_shows_every_share_as_a_plot_and_in_a_table():
@@ -83,10 +93,12 @@ def test_the_page_shows_every_share_as_a_plot_and_in_a_table():
     text = report.page("te-current", "tiny", {"block": values})
     page = Page(text)
     assert page.texts["h1"] == ["te-current on tiny"] and page.texts["h2"] == ["By block"]
-    assert page.texts["td"] == ["+25.000%", "+30.000%", "+75.000%", "-"]
+    assert page.texts["td"] == ["+25% [+20%, +30%]", "+30% [+30%, +30%]", "+75% [+75%, +75%]", "-"]
     [drawn] = re.findall(r'<script type="application/json" id="data-block">(.*?)</script>', text)
-    shown = [(t["name"], t["x"], t["y"]) for t in json.loads(drawn)["data"]]
+    bars = json.loads(drawn)["data"]
+    shown = [(t["name"], t["x"], t["y"]) for t in bars]
     assert shown == [("noise share initial", ["block 0", "block 1"], [0.25, 0.75]), ("noise share trained", ["block 0"], [0.3])]
+    assert (bars[0]["error_y"]["array"], bars[0]["error_y"]["arrayminus"]) == (pytest.approx([0.05, 0]), pytest.approx([0.05, 0]))
 
 
 def test_names_that_hold_markup_stay_text_and_only_the_page_s_own_scripts_run():
