@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -36,11 +37,19 @@ ROOT = Path(__file__).parents[1]
 Made = TypeVar("Made")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def frozen() -> None:
+@pytest.fixture(autouse=True)
+def frozen(imported: list[int]) -> None:
     """Modules live to the end, also those that earlier tests imported. Each cell and each pytest inside a test searches for garbage, and
     would look through them."""
-    gc.freeze()
+    if len(sys.modules) > imported[-1]:
+        gc.freeze()
+        imported.append(len(sys.modules))
+
+
+@pytest.fixture(scope="session")
+def imported() -> list[int]:
+    """How many modules had been imported whenever ``frozen`` found more."""
+    return [0]
 
 
 @pytest.fixture(autouse=True)

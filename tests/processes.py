@@ -20,10 +20,11 @@ ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
 TIMEOUT = 300
 """Seconds."""
-_CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis"]
 """torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
-_CONTEXT.set_forkserver_preload([*LIBRARIES, "fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli"])
+OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.distributed.checkpoint"]
+CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, "torch.distributed.run"])
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (
     with tempfile.TemporaryDirectory() as scratch:
         environment.setdefault("PATH", without_compiler(Path(scratch)))
         files = [Path(scratch) / name for name in ("out", "err", "seconds")]
-        process = _CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
+        process = CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
         process.start()
         process.join(TIMEOUT)
         if process.exitcode is None:

@@ -7,7 +7,9 @@ import subprocess
 import time
 from pathlib import Path
 
+import fork_ranks
 import pytest
+from fork_ranks import Torchrun
 from fp8parity import checks
 from fp8parity.checks.protocol import Check, Result
 from fp8parity.distributed import launch, report
@@ -17,6 +19,8 @@ from sessions import cell
 pytestmark = pytest.mark.slow
 
 TASK = "rank_faults:first_arm"
+STARTED = ("kill", "nothing")
+"""With these, torchrun and its ranks are started as users start them. With all others they are forked."""
 
 
 @pytest.fixture
@@ -29,6 +33,8 @@ def planted(spec, monkeypatch):
     """Runs a task on two ranks with a fault, and returns its numbers. Programs of tests are found in their folder."""
 
     def run(fault: str, task: str = TASK, **terms: float) -> Result:
+        if fault not in STARTED:
+            fork_ranks.install(monkeypatch)
         monkeypatch.setenv("FP8PARITY_PLANT", fault)
         monkeypatch.syspath_prepend(str(Path(__file__).parent))
         return launch.launch(task, spec, program="rank_faults", **{"limit": 200, "patience": 20, **terms})
@@ -63,7 +69,7 @@ def test_a_hung_collective_is_named_with_the_rank_that_never_came(planted, monke
     before = time.monotonic()
     words = r"rank 0 hangs in collective \d+ \(gloo:all_gather of \d+ BFloat16\): rank 1 never came to it and stands in hang \(rank_faults"
     with pytest.raises(ValueError, match=words):
-        planted("hang", patience=8)
+        planted("hang", patience=5)
     assert time.monotonic() - before < 150
     [reports] = kept
     assert not any(os.path.exists(f"/proc/{r.pid}") for r in reports)
@@ -73,18 +79,16 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
     """The limit is over as soon as rank 1 hangs, however long its start took."""
     hangs, limit = tmp_path / "hangs", 25
     monkeypatch.setenv("FP8PARITY_HANGS", str(hangs))
-    real = subprocess.Popen.wait
+    real = Torchrun.wait
 
-    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        if timeout != limit:
-            return real(process, timeout)
-        while process.poll() is None:
+    def wait(process: Torchrun, timeout: float | None = None) -> int:
+        while timeout == limit and process.alive:
             if hangs.exists():
-                raise subprocess.TimeoutExpired(process.args, limit)
+                raise subprocess.TimeoutExpired("torchrun", limit)
             time.sleep(0.05)
-        return process.returncode
+        return real(process, timeout)
 
-    monkeypatch.setattr(subprocess.Popen, "wait", wait)
+    monkeypatch.setattr(Torchrun, "wait", wait)
     with pytest.raises(ValueError, match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py"):
         planted("hang", limit=limit, patience=100)
 

@@ -13,7 +13,7 @@ from fp8parity.gate.fixture import ParityFixture
 from fp8parity.gate.listener import Listener
 from fp8parity.gate.properties import CELL
 from fp8parity.gate.reporter import Reporter
-from fp8parity.gate.selection import known_cells
+from fp8parity.gate.selection import known_cells, suite_cells
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.presets import presets
@@ -44,7 +44,7 @@ def session(tmp_path):
             execution=None,
         )  # fmt: skip
         context = cast(PluginContext, stand_in)
-        listener = Listener(known_cells(context))
+        listener = Listener(known_cells(suite_cells(context.models)))
         reporter = Reporter(context, listener, reports=[str(tmp_path / "out" / "r.json")])
         for cell in checks:
             for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):

@@ -64,7 +64,7 @@ def test_the_cells_of_a_model_are_on_its_own_corpus():
 
 
 def test_only_the_id_of_a_single_linear_has_no_model():
-    found = selection.known_cells(SimpleNamespace(models=MODELS))  # type: ignore[arg-type]  # it needs the models alone
+    found = selection.known_cells(selection.suite_cells(MODELS))
     assert found["te-current-emulated"] == cell("te-current")
     assert found["te-current-tiny-emulated"] == cell("te-current")
     assert "te-current-mine-emulated" in found
@@ -74,7 +74,7 @@ def test_only_the_id_of_a_single_linear_has_no_model():
 def test_a_test_that_takes_a_cell_has_one_case_for_each_cell_with_the_markers_of_its_platforms():
     made: dict[str, Any] = {}
     metafunc: Any = SimpleNamespace(fixturenames=["parity", "expert_cell"], parametrize=lambda name, cases: made.update({name: cases}))
-    selection.parametrise(metafunc, SimpleNamespace(models=MODELS))  # type: ignore[arg-type]  # it needs the models alone
+    selection.parametrise(metafunc, selection.suite_cells(MODELS))
     assert list(made) == ["expert_cell"]
     cases = {case.id: case for case in made["expert_cell"]}
     assert list(cases) == [c.id for c in selection.expert_cells(MODELS)]

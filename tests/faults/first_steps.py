@@ -9,7 +9,7 @@ import pytest
 from fp8parity.numerics.emulation import EmulatedLinear
 from torch import Tensor
 
-from faults.fault import Blame, Fault, Finding, Kind
+from faults.fault import Blame, Fault, Finding, Kind, Words
 from faults.runs import FirstGradients
 
 
@@ -24,7 +24,7 @@ def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Callable[[pyt
     return lambda patch: patch.setattr(EmulatedLinear, "operand", operand)
 
 
-def _first(name: str, recipe: str, plant: Callable[[pytest.MonkeyPatch], object], words: str, source: str = "made up") -> Fault:
+def _first(name: str, recipe: str, plant: Callable[[pytest.MonkeyPatch], object], words: Words, source: str = "made up") -> Fault:
     return Fault(name, Kind.RECIPE, source, plant, (Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words),))
 
 
