@@ -26,7 +26,9 @@ SHARES = [("initial", "block 0", 0.2), ("initial", "block 0", 0.3), ("initial", 
 
 
 @pytest.fixture
-def spec(session) -> RunSpec:
+def spec(session, eager, monkeypatch) -> RunSpec:
+    """``nano`` in its initial state, which needs no training."""
+    monkeypatch.setattr(ablation, "STATES", ("initial",))
     return session.spec(cell("te-current", "emulated", "nano"))
 
 

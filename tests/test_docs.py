@@ -178,7 +178,7 @@ def test_command(block, command, folder, monkeypatch, stand_in, catalogue):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", SHOWN)
-def test_output_is_what_is_printed(block, folder, capsys):
+def test_output_is_what_is_printed(block, folder, capsys, eager):
     if block.language == "python":
         exec(compile(block.text, block.id, "exec"), {})
     for _, *arguments in commands(block):
@@ -216,8 +216,8 @@ def test_a_wrong_command_is_red(text, tmp_path, folder, monkeypatch, stand_in, c
         test_command(blocks(page)[0], command, folder, monkeypatch, stand_in, catalogue)
 
 
-def test_output_that_differs_is_red(tmp_path, folder, capsys):
+def test_output_that_differs_is_red(tmp_path, folder, capsys, eager):
     page = tmp_path / "page.md"
     page.write_text("```sh\nfp8parity power --sd 0.1%\n```\n\n```text\nte-current on tiny: 2 seeds\n```\n")
     with pytest.raises(AssertionError):
-        test_output_is_what_is_printed(blocks(page)[0], folder, capsys)
+        test_output_is_what_is_printed(blocks(page)[0], folder, capsys, eager)
