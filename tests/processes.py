@@ -18,6 +18,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
+QUICK = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio", "--assert=plain")
+"""What these sessions do without: plugins of others, and assertions that are rewritten. The suites have none."""
 TIMEOUT = 300
 """Seconds."""
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -74,7 +76,7 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     if program == "pytest":
         fork_workers.install()
-        code = int(pytest.main(["-p", "no:cacheprovider", "-p", "no:randomly", *arguments]))
+        code = int(pytest.main([*QUICK, *arguments]))
     else:
         from fp8parity.cli import main
 
