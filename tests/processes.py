@@ -18,8 +18,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-QUICK = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio", "--assert=plain")
-"""What these sessions do without: plugins of others, and assertions that are rewritten. The suites have none."""
+QUICK = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio")
+"""Plugins that these sessions do without."""
 TIMEOUT = 300
 """Seconds."""
 CONTEXT = multiprocessing.get_context("forkserver")
