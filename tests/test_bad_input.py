@@ -25,7 +25,6 @@ CHECK = "te-current-tiny-emulated-topics-gemm.json"
 @pytest.fixture
 def project(trajectory, tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(inputs.make(tmp_path, trajectory))
-    monkeypatch.delenv("CI", raising=False)
     return tmp_path
 
 

@@ -44,8 +44,7 @@ def test_a_set_keeps_them_apart_and_whole(tmp_path):
     assert sorted(map(name_of, machine.records)) == sorted(map(name_of, records))
 
 
-def test_a_block_is_held_to_the_golden_of_blocks(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
     [first] = speed_goldens.store(tmp_path, made(1.5, block=SHAPE), ROW)
     speed_goldens.store(tmp_path, made(1.2), ROW)
     assert first == f"{GPU}, base block, te-current native: 1.500x"
@@ -55,8 +54,7 @@ def test_a_block_is_held_to_the_golden_of_blocks(tmp_path, monkeypatch):
     assert [(v.check, v.status) for v in found.verdicts] == [("block throughput", "pass"), ("throughput", "pass")]
 
 
-def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_path):
     other = made(block=SHAPE, variant="sequence 8192")
     [found] = evaluate([other, SPLIT], Goldens(), POLICY)
     assert found.verdicts == ()

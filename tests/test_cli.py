@@ -188,8 +188,7 @@ def test_bounds_of_a_first_step_are_means_over_seeds(first_steps, bounds):
     assert "bf16" not in text
 
 
-def test_bounds_of_a_first_step_judge_it(first_steps, bounds, tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def test_bounds_of_a_first_step_judge_it(first_steps, bounds, tmp_path):
     bounds(FIRST_STEP + LOSS, "--write")
     controls = [r for r in trajectories(load_records(tmp_path / "set")) if r.cell.is_control]
     write_json(path_of(tmp_path, "nano", "topics"), from_runs(controls, []))

@@ -29,9 +29,8 @@ def test_a_reader_that_stops_is_no_error_and_loses_no_report(tmp_path, command):
     assert path.stat().st_size > 300
 
 
-def test_step_times_of_records_become_goldens_whoever_reads(tmp_path, monkeypatch):
+def test_step_times_of_records_become_goldens_whoever_reads(tmp_path):
     """All of them, also where the reader of the output has gone: `golden store SET | head -1`."""
-    monkeypatch.delenv("CI", raising=False)
     (tmp_path / "policy.toml").write_text((Path(GOLDEN) / "policy.toml").read_text())
     command = [sys.executable, "-m", "fp8parity", "golden", "store", f"{GOLDEN}/records/h200-throughput.zip", "--golden-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:

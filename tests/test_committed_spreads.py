@@ -33,8 +33,7 @@ def numbers(golden: Golden) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_the_committed_spreads_are_those_of_the_committed_records(copied, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def test_the_committed_spreads_are_those_of_the_committed_records(copied):
     for names in COMMANDS:
         spreads.store(copied, sets.load(paths(names)), policy.load(copied, DAY))
     before, after = loss_goldens.load(GOLDEN), loss_goldens.load(copied)

@@ -182,8 +182,7 @@ def test_several_commits_and_an_unclean_tree_are_named_and_never_released(trajec
     ("changes", "lost", "words"),
     [({"commit": "def"}, 0, "2 commits"), ({"dirty": True}, 0, "uncommitted"), ({}, 1, "1 of its 3 records are missing")],
 )
-def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, capsys, monkeypatch, command, changes, lost, words):
-    monkeypatch.delenv("CI", raising=False)
+def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, capsys, command, changes, lost, words):
     records = [*runs[: len(runs) - 1 - lost], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
     numbers = Measurements(
         cell=runs[-1].cell,

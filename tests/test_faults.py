@@ -24,7 +24,6 @@ FINDINGS = [pytest.param(fault, finding, id=id_of(fault, finding)) for fault, fi
 
 @pytest.fixture
 def bench(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trajectory, eager) -> Bench:
-    monkeypatch.delenv("CI", raising=False)
     return Bench(session, monkeypatch, tmp_path, trajectory)
 
 

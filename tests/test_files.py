@@ -81,12 +81,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(trajectory, tmp_path, monke
     assert os.listdir(tmp_path) == ["r.json"]
 
 
-@pytest.fixture
-def no_ci(monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-
-
-def test_whole_runs_of_bf16_may_become_a_golden(trajectory, no_ci):
+def test_whole_runs_of_bf16_may_become_a_golden(trajectory):
     assert refuse([trajectory(seed=s) for s in range(3)], 3) is None
 
 
@@ -102,11 +97,11 @@ def test_whole_runs_of_bf16_may_become_a_golden(trajectory, no_ci):
         ({"schedule": {"steps": 12, "tail": -5}}, 1, "schedule: tail is -5"),
     ],
 )
-def test_goldens_refuse(trajectory, no_ci, made, least, words):
+def test_goldens_refuse(trajectory, made, least, words):
     assert words in some(refuse([trajectory(**made)], least))
 
 
-def test_goldens_refuse_an_uncommitted_tree(trajectory, no_ci):
+def test_goldens_refuse_an_uncommitted_tree(trajectory):
     dirty = trajectory().provenance.model_copy(update={"dirty": True})
     why = some(refuse([trajectory(provenance=dirty)], 1))
     assert why == "the working tree has uncommitted changes; commit first, so that the golden names its code"
@@ -117,20 +112,20 @@ def test_goldens_refuse_a_ci(trajectory, monkeypatch):
     assert "CI never records" in some(refuse([trajectory(seed=s) for s in range(3)], 3))
 
 
-def test_a_refused_golden_is_not_written(trajectory, tmp_path, no_ci):
+def test_a_refused_golden_is_not_written(trajectory, tmp_path):
     with pytest.raises(ValueError, match="golden of nano refused: 1 seeds; .* asks for 2"):
         store(tmp_path, [trajectory()], [], 2)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_new_golden_is_told(trajectory, tmp_path, no_ci):
+def test_a_new_golden_is_told(trajectory, tmp_path):
     runs = [trajectory(seed=s) for s in range(2)]
     tail = sum(sum(r.loss[-4:]) for r in runs) / 8
     assert store(tmp_path, runs, [], 2) == [f"nano on topics: new, 2 seeds, tail loss {tail:.4f}"]
     assert store(tmp_path, runs, [], 2) == ["nano on topics: unchanged to the bit"]
 
 
-def test_updates_are_signed(trajectory, tmp_path, no_ci):
+def test_updates_are_signed(trajectory, tmp_path):
     runs = [trajectory(seed=s) for s in range(2)]
     store(tmp_path, runs, [], 2)
     worse = [trajectory(seed=0, gap=0.01), runs[1], trajectory(seed=2)]
@@ -140,7 +135,7 @@ def test_updates_are_signed(trajectory, tmp_path, no_ci):
     assert any("seed 2: new, " in line for line in lines)
 
 
-def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path, no_ci):
+def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path):
     store(tmp_path, [trajectory(seed=s) for s in range(2)], [], 2)
     found = loss_goldens.load(tmp_path)
     assert set(found) == {("nano", "topics")}

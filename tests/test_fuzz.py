@@ -101,7 +101,6 @@ def cases(draw: st.DrawFn, files: list[Path]) -> tuple[Path, bytes, str]:
 @pytest.fixture
 def project(trajectory, tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(inputs.make(tmp_path, trajectory))
-    monkeypatch.delenv("CI", raising=False)
     return tmp_path
 
 

@@ -12,11 +12,6 @@ from gemm_records import GPU, ROW, changed, made, slower, watched
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 
 
-@pytest.fixture(autouse=True)
-def outside_of_ci(monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-
-
 def test_goldens_come_back_and_sessions_join(tmp_path):
     gemm_goldens.store(tmp_path, made(), ROW)
     lines = gemm_goldens.store(tmp_path, made(training=1.6 * 1.02, session="two"), ROW)

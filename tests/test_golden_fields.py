@@ -36,8 +36,7 @@ def loss_file(tmp_path: Path, sound: Path) -> Path:
 
 
 @pytest.fixture
-def speed_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("CI", raising=False)
+def speed_file(tmp_path: Path) -> Path:
     speed_goldens.store(tmp_path, made(), ROW)
     [path] = (tmp_path / "throughput").glob("*/*.json")
     return path

@@ -14,8 +14,7 @@ from timings import GPU, ROW, made
 
 
 @pytest.fixture
-def golden(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def golden(tmp_path):
     speed_goldens.store(tmp_path, made(), ROW)
     return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
 

@@ -173,8 +173,7 @@ def test_tables_keep_everything(run, tmp_path):
         inventories.load(tmp_path)
 
 
-def test_bounds_store_them(run, trajectory, tmp_path, monkeypatch, capsys):
-    monkeypatch.delenv("CI", raising=False)
+def test_bounds_store_them(run, trajectory, tmp_path, capsys):
     (tmp_path / "policy.toml").write_text("")
     for record in (run(A, B), trajectory()):
         write_json(tmp_path / "set" / name_of(record), record)

@@ -199,8 +199,7 @@ class TestLossParity:
         return runner(trajectory)
 
     @pytest.fixture
-    def golden(self, run: Make, monkeypatch: pytest.MonkeyPatch) -> Golden:
-        monkeypatch.delenv("CI", raising=False)
+    def golden(self, run: Make) -> Golden:
         return golden_of(run)
 
     def parts(self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path) -> tuple[Verdict, dict[str, float]]:

@@ -26,12 +26,6 @@ CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
 KEY = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
 
 
-@pytest.fixture(autouse=True)
-def own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CI never writes numbers; these tests are of a machine that someone trusts."""
-    monkeypatch.delenv("CI", raising=False)
-
-
 @pytest.fixture
 def record(trajectory):
     def make(value: float, metric="fprop sqnr", where="gaussian", capability=(9, 0), **changes) -> Measurements:

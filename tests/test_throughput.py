@@ -13,8 +13,7 @@ from timings import CELL, GPU, HERE, ROW, calm_but, made
 
 
 @pytest.fixture
-def golden(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def golden(tmp_path):
     speed_goldens.store(tmp_path, made(), ROW)
     return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
 
@@ -63,8 +62,7 @@ def test_the_numbers_shown_are_those_of_the_blocks():
     assert speed.measured(made(peak_flops=None)).mfu is None
 
 
-def test_a_comparison_and_a_golden_refuse_times_that_are_no_times(tmp_path, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
+def test_a_comparison_and_a_golden_refuse_times_that_are_no_times(tmp_path):
     run = made(bf16_seconds=[0.0] * 11)
     with pytest.raises(ValueError, match=r"te-current-base-native: block 0 of bf16_seconds is 0 s"):
         speed.measured(run)
