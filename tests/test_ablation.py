@@ -82,7 +82,7 @@ def test_the_table_puts_the_largest_share_first():
     values = [Measurement(metric="noise share initial", where=w, value=v) for w, v in shares]
     gaps = [Measurement(metric=report.GAP, where="nothing", value=v) for v in (-0.001, 0.00234)]
     lines = report.table("te-current", "tiny", "block", [*values, *gaps]).splitlines()
-    assert lines[1:] == [
+    assert lines[2:] == [
         "  block    noise share initial                    tail gap",
         "  nothing                    -  +0.067% [-0.100%, +0.234%]",
         "  block 1    +75% [+70%, +80%]                           -",
