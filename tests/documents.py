@@ -12,6 +12,7 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -103,3 +104,19 @@ def environments(text: str) -> set[str]:
         parts = [part.strip("{}").split(",") for part in re.findall(r"\{[^}]*\}|[^{}]+", section)]
         found |= {"".join(choice) for choice in itertools.product(*parts)}
     return found
+
+
+def assert_same(printed: str, shown: str, within: float) -> None:
+    """Compare two texts. With ``within``, their numbers may differ by this, and so may the spaces before them."""
+    if not within:
+        assert printed == shown
+        return
+    (words, numbers), (others, theirs) = (split(text) for text in (printed, shown))
+    assert words == others
+    assert numbers == pytest.approx(theirs, abs=within, rel=0)
+
+
+def split(text: str) -> tuple[list[str], list[float]]:
+    """The words between the numbers of a text, and the numbers."""
+    found = re.split(r"([+-]?\d+(?:\.\d+)?)", " ".join(text.split()))
+    return found[::2], [float(number) for number in found[1::2]]

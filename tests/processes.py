@@ -18,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-QUICK = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio")
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio")
 """Plugins that these sessions do without."""
 TIMEOUT = 300
 """Seconds."""
@@ -76,7 +76,7 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     if program == "pytest":
         fork_workers.install()
-        code = int(pytest.main([*QUICK, *arguments]))
+        code = int(pytest.main([*WITHOUT, *arguments]))
     else:
         from fp8parity.cli import main
 

@@ -32,12 +32,12 @@ def spec(session):
 def planted(spec, monkeypatch):
     """Runs a task on two ranks with a fault, and returns its numbers. Programs of tests are found in their folder."""
 
-    def run(fault: str, task: str = TASK, **terms: float) -> Result:
+    def run(fault: str, task: str = TASK, program: str = "rank_faults", **terms: float) -> Result:
         if fault not in STARTED:
             fork_ranks.install(monkeypatch)
         monkeypatch.setenv("FP8PARITY_PLANT", fault)
         monkeypatch.syspath_prepend(str(Path(__file__).parent))
-        return launch.launch(task, spec, program="rank_faults", **{"limit": 200, "patience": 20, **terms})
+        return launch.launch(task, spec, program=program, **{"limit": 200, "patience": 20, **terms})
 
     return run
 
@@ -95,7 +95,7 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
 
 def test_a_run_that_measured_nothing_is_no_result(planted):
     with pytest.raises(ValueError, match="2 ranks ended without an error and measured nothing"):
-        planted("nothing", task="rank_faults:nothing")
+        planted("nothing", task="rank_faults:nothing", program=launch.WORKER)
 
 
 def test_cells_that_ended_keep_their_records(session, once, planted, monkeypatch, eager):
