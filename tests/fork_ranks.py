@@ -18,6 +18,7 @@ from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from typing import IO, Any, NoReturn
 
+import forked
 import processes
 import pytest
 from fp8parity.distributed import launch
@@ -92,8 +93,7 @@ def _torchrun(arguments: Sequence[str], out: str, environment: Mapping[str, str]
     file = os.open(out, os.O_WRONLY | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    os.environ.clear()
-    os.environ.update(environment)
+    forked.take(environment)
     SubprocessHandler._popen = _forked  # type: ignore[method-assign,assignment]  # what torchrun starts ranks with
     main(list(arguments))
 
@@ -111,19 +111,7 @@ def _rank(command: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)  # torchrun has handlers of its own
-    os.environ.clear()
-    os.environ.update(environment)
+    forked.take(environment)
     sys.path[:0] = [p for p in environment["PYTHONPATH"].split(os.pathsep) if p not in sys.path]
-    program = command[command.index("-m") + 1]
     sys.argv = list(command[command.index("-m") + 1 :])
-    code = 0
-    try:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # as Python does with what nobody caught: it is printed, and the status is 1
-        code = 1
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is an exception
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    forked.end_with(lambda: runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True))

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+import forked
+
 BOOTSTRAP = "import sys;exec(eval(sys.stdin.readline()))"
 """What execnet's own workers run: ``python -u -c ...``."""
 LARGEST = 1 << 20
@@ -75,8 +77,7 @@ def _help(requests: socket.socket) -> NoReturn:
 def _work(request: bytes, files: Sequence[int]) -> NoReturn:
     folder, environment = json.loads(request)
     os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
+    forked.take(environment)
     read, write, alive = files
     os.set_inheritable(alive, False)
     os.dup2(read, 0)
@@ -84,13 +85,4 @@ def _work(request: bytes, files: Sequence[int]) -> NoReturn:
     os.close(read)
     os.close(write)
     sys.argv, sys.stdin, sys.stdout = ["-c"], os.fdopen(0, "r"), os.fdopen(1, "w")
-    code = 0
-    try:
-        exec(BOOTSTRAP, {"__name__": "__main__"})
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # as Python does with what nobody caught: it is printed, and the status is 1
-        code = 1
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]  # there is an exception
-    sys.stderr.flush()
-    os._exit(code)
+    forked.end_with(lambda: exec(BOOTSTRAP, {"__name__": "__main__"}))

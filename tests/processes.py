@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fork_workers
+import forked
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -69,8 +70,7 @@ def without_compiler(folder: Path) -> str:
 def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], files: Sequence[Path]) -> None:
     gc.freeze()  # what was imported before lives to the end: pytest's search for garbage takes 0.6 s less
     os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(environment)
+    forked.take(environment)
     sys.path[:0] = [str(cwd), *environment["PYTHONPATH"].split(os.pathsep)]
     for number, file in enumerate(files[:2], 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
