@@ -63,6 +63,10 @@ def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path):
     gemm_goldens.store(tmp_path, other, ROW)
     entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
     assert (entry.sessions, entry.power_capped) == (["three"], 0.0)
+    upgraded = other.provenance.model_copy(update={"packages": {**other.provenance.packages, "torch": "3.0"}})
+    gemm_goldens.store(tmp_path, other.model_copy(update={"session": "four", "provenance": upgraded}), ROW)
+    entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
+    assert entry.sessions == ["four"]
 
 
 def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path):

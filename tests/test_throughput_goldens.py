@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fp8parity.judging import speed_goldens
-from timings import CELL, GPU, HERE, ROW, calm_but, made
+from fp8parity.judging.speed_entries import SpeedEntry
+from fp8parity.records import storage
+from fp8parity.records.schema import Throughput
+from timings import CALM, CELL, GPU, HERE, ROW, calm_but, made
+
+HOT = calm_but(sm_clocks=[1500] * 22, power_capped=0.5)
 
 
 @pytest.fixture
@@ -36,6 +43,51 @@ def test_goldens_keep_their_other_cells_and_say_what_changed(tmp_path, golden):
     assert line.endswith("; tokens_per_second 98304 -> 103219 (+4.92e+03)")
     stored = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
     assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {"ao-rowwise native": 1.3, "te-current native": 1.26}
+
+
+def stored_after(folder: Path, *records: Throughput) -> SpeedEntry:
+    """The entry after these records were stored one after the other."""
+    for record in records:
+        speed_goldens.store(folder, record, ROW)
+    [entry] = speed_goldens.load(folder)[GPU, "base", "training-step"].cells.values()
+    return entry
+
+
+def test_two_starts_of_a_machine_make_one_golden(tmp_path):
+    """The numbers are geometric means in which each session counts once, and the interval holds those of all sessions."""
+    first, second, third = (made(r, session=s, watch=w) for r, s, w in ((1.2, "a", CALM), (1.24, "b", HOT), (1.22, "c", CALM)))
+    one, two = stored_after(tmp_path, first), stored_after(tmp_path, second)
+    assert two.sessions == ["a", "b"] and two.pairs == 22
+    assert two.ratio == pytest.approx((1.2 * 1.24) ** 0.5)
+    assert (two.low, two.high) == (one.low, pytest.approx(1.24 / 1.2 * one.high))
+    assert two.tokens_per_second == pytest.approx(two.ratio * two.bf16_tokens_per_second, rel=1e-3)
+    assert (two.clock, two.power_capped) == (pytest.approx((1980 * 1500) ** 0.5), None)
+    assert stored_after(tmp_path, third).ratio == pytest.approx((1.2 * 1.24 * 1.22) ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        made(1.22, session="a"),  # the same session again
+        made(1.27, session="b"),  # beyond the band of 5%
+        made(1.13, session="b"),
+        made(1.22, session="b", tokens=8192),
+        made(1.22, session="b", optimizer="another"),
+        made(1.22, session="b", provenance=HERE.model_copy(update={"packages": {**HERE.packages, "torch": "3.0"}})),
+        made(1.22, session="b", provenance=HERE.model_copy(update={"driver": "another"})),
+    ],
+)
+def test_what_is_no_second_session_of_the_same_step_takes_its_place(tmp_path, other):
+    assert stored_after(tmp_path, made(1.2, session="a"), other) == speed_goldens.entry_of(other)
+
+
+def test_an_older_golden_names_no_session_and_is_replaced(tmp_path):
+    stored_after(tmp_path, made(1.2, session="a"))
+    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    old = speed_goldens.read(path)
+    cells = {name: entry.model_copy(update={"sessions": []}) for name, entry in old.cells.items()}
+    storage.write_json(path, old.model_copy(update={"cells": cells}))
+    assert stored_after(tmp_path, made(1.22, session="b")).sessions == ["b"]
 
 
 def test_a_damaged_golden_is_named(tmp_path, golden):
