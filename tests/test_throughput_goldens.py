@@ -62,6 +62,7 @@ def test_two_starts_of_a_machine_make_one_golden(tmp_path):
     assert [two.low, two.high] == pytest.approx([one.low, 1.24 / 1.2 * one.high])
     assert two.tokens_per_second == pytest.approx(two.ratio * two.bf16_tokens_per_second, rel=1e-3)
     assert two.clock == pytest.approx((1980 * 1500) ** 0.5) and two.power_capped is None
+    assert stored_after(tmp_path, first) == two  # it counts already
     assert stored_after(tmp_path, third).ratio == pytest.approx((1.2 * 1.24 * 1.22) ** (1 / 3))
 
 
