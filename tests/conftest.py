@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import processes
 import pytest
 import reports
 import sessions
@@ -32,6 +33,8 @@ os.environ.pop("CI", None)
 # take 6% longer (pytest -n 2 tests/test_faults.py tests/test_own_model_faults.py tests/test_layers.py tests/test_te_adapter.py
 # tests/test_sharded.py).
 os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+# Inductor compiles in the process of the test. Its own two processes would import torch first: 2 s of processor time for each worker.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # The cyclic collector looks through what tests made this often, not after every 700 objects: 5% of the time of all tests.
 gc.set_threshold(50_000, 20, 100)
 # The same examples on every machine, however slow it is. "--hypothesis-profile default" draws new ones.
@@ -39,6 +42,11 @@ settings.register_profile("repeated", derandomize=True, deadline=None)
 settings.load_profile("repeated")
 ROOT = Path(__file__).parents[1]
 Made = TypeVar("Made")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        processes.share()
 
 
 @pytest.fixture(autouse=True)

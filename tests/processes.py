@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import multiprocessing
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from pathlib import Path
 
 import fork_workers
@@ -28,6 +31,31 @@ LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis"]
 """torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
 OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.distributed.checkpoint"]
 CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, "torch.distributed.run"])
+
+
+def share() -> None:
+    """Let the workers of pytest-xdist be forked from this process, and let them share the process that forks others. Each would import
+    torch twice, for itself and for that process. For the main process, before it starts its workers."""
+    with _silenced():  # torchao says which of its kernels this machine lacks
+        for name in (*LIBRARIES, *OWN):
+            importlib.import_module(name)
+        forkserver.ensure_running()
+    # It is a child of this process, which the workers cannot wait for.
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    fork_workers.install()
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """The region in which this process, and one that it starts, have no standard error."""
+    kept = os.dup(2)
+    with open(os.devnull, "w") as nothing:
+        os.dup2(nothing.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @dataclass(frozen=True)
