@@ -176,7 +176,7 @@ class TestRefused:
     def test_dimensions_that_a_recipe_cannot_take(self, config, measurements, capsys):
         config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
         line = self.asked(capsys, measurements, config)
-        assert line == "te-current: gate and up has 8200 output features, which 16 does not divide"
+        assert line == "te-current: gate and up has 8200 output features (N), and they are not divisible by 16"
 
     def test_too_little_memory(self, measurements, capsys):
         line = self.asked(capsys, measurements, "llama3-8b")

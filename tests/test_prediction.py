@@ -155,13 +155,25 @@ ODD = ModelShape("odd", 1000, 4000, 8, 8, 125, 4, 1000)
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (Workload(ODD, 1, 512), r"te-current: q has 1000 input features, which 16 does not divide"),
-        (Workload(shapes.get("1b").shape, 1, 100), r"te-current: 1 x 100 = 100 tokens are not divisible by 16"),
+        (Workload(ODD, 1, 512), r"te-current: q has 1000 output features \(N\), and they are not divisible by 16$"),
+        (
+            Workload(shapes.get("1b").shape, 1, 100),
+            r"te-current: q has 100 tokens \(M\), and they are not divisible by 16; change --micro-batch or --sequence$",
+        ),
     ],
 )
 def test_dimensions_that_do_not_fit_are_named(work, message):
     with pytest.raises(ValueError, match=message):
         refuse_dimensions(work, CURRENT)
+
+
+def test_the_rows_of_an_expert_are_padded():
+    """128 tokens over 12 experts are 11 rows each."""
+    refuse_dimensions(Workload(ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1), 1, 128), CURRENT)
+
+
+def test_a_linear_that_stays_in_bf16_may_have_any_dimension():
+    refuse_dimensions(Workload(replace(ODD, hidden=1024, head_dim=128, intermediate=4001), 1, 512), replace(CURRENT, filters=("mlp",)))
 
 
 class TestMemory:
