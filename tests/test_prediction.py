@@ -124,42 +124,6 @@ class TestErrorBar:
         assert (low, middle, high) == (0.0, 1.3, math.inf)
 
 
-class TestExtrapolation:
-    """A small GEMM is slower than its FLOPs say, and only a GEMM near its size tells by how much."""
-
-    @pytest.mark.parametrize(
-        ("name", "share"), [("small", 6656 / 8960), ("base", 8704 / 11776), ("1b", 0.0), ("llama3-8b", 0.0), ("llama3-405b", 0.0)]
-    )
-    def test_gemms_far_below_those_that_were_timed_are_counted(self, name, share):
-        """The narrowest GEMM of Llama 3 8B is that of k and v, 4096 to 1024. It is near the last linear of an MLP."""
-        assert gpu.made(("llama3-8b",)).smaller(shapes.get(name), "te-current") == pytest.approx(share)
-
-    def test_a_part_of_the_gemms_may_be_small(self):
-        """With heads of 64, k and v have 128 features on one side."""
-        work = Workload(ModelShape("narrow", 2048, 6144, 32, 2, 64, 4), 1, 512)
-        assert gpu.made(("llama3-8b",)).smaller(work, "te-current") == pytest.approx(2 * 128 / (2 * 2048 + 2 * 128 + 3 * 6144))
-
-    def test_a_gemm_near_them_is_enough(self):
-        found = gpu.made(("small", "base", "llama3-8b"))
-        assert found.alone("small").smaller(shapes.get("small"), "te-current") == found.smaller(shapes.get("small"), "te-current") == 0
-
-    def test_gemms_of_another_recipe_do_not_count(self):
-        """The casts of a recipe are its own, and a small GEMM is slower than its FLOPs say in every recipe."""
-        small = gpu.gemm_times(shapes.get("small"))
-        large = gpu.made(("llama3-8b",))
-        other = small.model_copy(update={"cell": small.cell.model_copy(update={"recipe": "te-block"})})
-        found = replace(large, gemms=(*large.gemms, other))
-        assert [found.extrapolates(shapes.get("small"), recipe) for recipe in ("te-current", "te-block")] == [True, False]
-
-    def test_an_extrapolated_cell_says_nothing_of_others(self):
-        steps = [gpu.timed(shapes.get(name), off=0.3 if name == "small" else 0.0) for name in ("small", "1b", "llama3-8b", "llama3-70b")]
-        found = residuals(gpu.made(("small", "1b", "llama3-8b", "llama3-70b")), steps)
-        assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small"]
-        others = [r for r in found if not r.extrapolated]
-        assert calibrate(found) == calibrate(others) and calibrate(found).n == 3
-        assert [r.covered for r in held_out(found) if r.extrapolated] == [False]
-
-
 class TestMeasured:
     def test_a_cell_knows_its_gpu(self):
         other = reports.provenance(device="NVIDIA Other")
@@ -191,13 +155,25 @@ ODD = ModelShape("odd", 1000, 4000, 8, 8, 125, 4, 1000)
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (Workload(ODD, 1, 512), r"te-current: q has 1000 input features, which 16 does not divide"),
-        (Workload(shapes.get("1b").shape, 1, 100), r"te-current: 1 x 100 = 100 tokens are not divisible by 16"),
+        (Workload(ODD, 1, 512), r"te-current: q has 1000 output features \(N\), and they are not divisible by 16$"),
+        (
+            Workload(shapes.get("1b").shape, 1, 100),
+            r"te-current: q has 100 tokens \(M\), and they are not divisible by 16; change --micro-batch or --sequence$",
+        ),
     ],
 )
 def test_dimensions_that_do_not_fit_are_named(work, message):
     with pytest.raises(ValueError, match=message):
         refuse_dimensions(work, CURRENT)
+
+
+def test_the_rows_of_an_expert_are_padded():
+    """128 tokens over 12 experts are 11 rows each."""
+    refuse_dimensions(Workload(ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1), 1, 128), CURRENT)
+
+
+def test_a_linear_that_stays_in_bf16_may_have_any_dimension():
+    refuse_dimensions(Workload(replace(ODD, hidden=1024, head_dim=128, intermediate=4001), 1, 512), replace(CURRENT, filters=("mlp",)))
 
 
 class TestMemory:

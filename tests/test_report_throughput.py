@@ -11,14 +11,16 @@ import pytest
 import reports
 from fp8parity.judging.claims import Claim
 from fp8parity.judging.verdict import Verdict
+from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
 from fp8parity.records.timings import Category, Split
-from fp8parity.report import RENDERERS, figures, throughput, throughput_figures, view
+from fp8parity.report import RENDERERS, figures, gemms, throughput, throughput_figures, view
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.throughput import GemmPoint, SizePoint
 from narrowed import some
+from processes import ROOT
 from timings import CALM
 
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="synthetic")
@@ -71,6 +73,28 @@ class TestGemms:
 
     def test_records_of_another_tool_are_left_out(self):
         assert throughput.view([], Evidence([gemm_records.made(tool="te-benchmark")])).gemms == []
+
+    def test_the_json_report_has_the_sums_of_the_command(self, report):
+        [found] = json.loads(RENDERERS[".json"](report))["throughput"]["gemm_sums"]
+        [own] = json.loads(gemms.as_json([gemm_records.made()]))
+        place = ("recipe", "model", "micro_batch", "sequence", "sums")
+        assert found == {key: own[key] for key in place}
+        assert [(s["mode"], s["gemm"]) for s in found["sums"]][4:8] == [("training", g) for g in ("all", "fprop", "dgrad", "wgrad")]
+
+    def test_a_sum_that_lacks_a_gemm_is_none_and_too_few_pairs_have_no_sums(self):
+        lost = gemm_records.changed(gemm_records.made(), "qkv fprop kernel", failed="out of memory", bf16_seconds=[], recipe_seconds=[])
+        few = gemm_records.changed(gemm_records.made(), "qkv fprop kernel", bf16_seconds=[1.0] * 5, recipe_seconds=[1.0] * 5)
+        [found] = throughput.view([], Evidence([lost, few])).gemm_sums
+        assert (found.sums[0].failed, found.sums[0].ratio) == ("qkv fprop: out of memory", None)
+
+    def test_the_sums_of_the_page_are_those_of_the_set(self):
+        """docs/gemms.md: ao-rowwise with its casts on an H100."""
+        records = sets.load([ROOT / "golden" / "records" / "gemms.zip"])
+        [found] = [s for s in throughput.view([], Evidence(records)).gemm_sums if s.recipe == "ao-rowwise"]
+        training = {s.gemm: (some(s.ratio), some(s.low), some(s.high)) for s in found.sums if s.mode == GemmMode.TRAINING}
+        texts = ["{:.2f}x [{:.2f}, {:.2f}]".format(*training[g]) for g in ("fprop", "dgrad", "wgrad")]
+        page = (ROOT / "docs" / "gemms.md").read_text()
+        assert [text for text in texts if text not in page] == []
 
     def test_the_roofline_has_measured_limits(self, report):
         drawn = throughput_figures.roofline(report.throughput.gemms, some(report.throughput.roofs))

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from fp8parity.prediction.basis import Basis, basis
 from fp8parity.prediction.calibration import Residual, held_out, residuals
+from fp8parity.prediction.reach import Size, excesses
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile
 from fp8parity.records.schema import Throughput
 from fp8parity.records.storage import gpu_slug
+from fp8parity.workload import shapes
+from fp8parity.workload.shapes import Workload
 from processes import ROOT
 
 SETS = sorted((ROOT / "golden" / "prediction").glob("*.zip"))
@@ -36,7 +39,24 @@ def test_the_interval_holds_nine_of_ten_cells():
     """Over all GPUs, as the command counts them. Of ao-tensorwise only the GEMMs of Llama 3 8B were timed."""
     rows = held_out([r for path in SETS for r in loaded(path)[1]])
     assert len(rows) >= 80
-    beyond = {(r.cell.recipe, r.cell.work.shape.name) for r in rows if r.extrapolated}
-    assert beyond == {("ao-tensorwise", "base"), ("ao-tensorwise", "small")}
+    beyond = {(r.cell.recipe, r.cell.work.shape.name, *(e.size for e in r.excesses)) for r in rows if r.extrapolated}
+    assert beyond == {("ao-tensorwise", "base", Size.FEATURES), ("ao-tensorwise", "small", Size.FEATURES)}
     assert sum(r.covered for r in rows) >= 0.9 * len(rows)
     assert all(abs(r.error) < 0.05 for r in rows)
+
+
+BOTH, TOKENS, SEQUENCE = (Size.TOKENS, Size.SEQUENCE), (Size.TOKENS,), (Size.SEQUENCE,)
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "beyond"),
+    [(8, 2048, ()), (1, 4096, ()), (1, 16, BOTH), (1, 1024, TOKENS), (32, 2048, TOKENS), (128, 128, SEQUENCE), (1, 131_072, BOTH)],
+)
+@pytest.mark.parametrize("path", SETS, ids=lambda p: p.stem)
+def test_a_batch_or_a_length_that_nobody_timed_is_an_extrapolation(path, rows, length, beyond):
+    """GEMMs of 8,192 to 16,384 tokens are shipped, and attention over 512 to 32,768."""
+    found, _ = loaded(path)
+    work = Workload(shapes.get("1b").shape, rows, length)
+    assert {recipe: tuple(e.size for e in excesses(found, work, recipe)) for recipe in found.recipes} == dict.fromkeys(
+        found.recipes, beyond
+    )

@@ -136,8 +136,8 @@ def test_a_gemm_that_raises_is_kept_with_its_reason(session, monkeypatch):
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        (GemmShape("up", 72, 96, 32), "up: M = 72 is not divisible by 16, as te-current needs"),
-        (GemmShape("up", 64, 100, 32), "up: N = 100 is not divisible by 16, as te-current needs"),
+        (GemmShape("up", 72, 96, 32), "te-current: up has 72 tokens (M), and they are not divisible by 16"),
+        (GemmShape("up", 64, 100, 32), "te-current: up has 100 output features (N), and they are not divisible by 16"),
     ],
 )
 def test_a_dimension_that_the_recipe_cannot_take_is_named(session, shape, words):

@@ -1,0 +1,127 @@
+"""A dimension that a recipe cannot take: ``fp8parity gemm`` refuses it, or leaves the recipe out, before anything is timed. No GPU."""
+
+from __future__ import annotations
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+import torch
+from fp8parity.cli import main
+from fp8parity.recipes import registry
+from fp8parity.recipes.dimensions import Dimension, Misfit, misfit
+from fp8parity.recipes.registry import RECIPES
+from fp8parity.training.hardware import Hardware
+from fp8parity.workload.shapes import GemmShape
+from gemm_records import made
+
+CONFIG = {
+    "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 2, "vocab_size": 32_000,
+    "model_type": "llama",
+}  # fmt: skip
+NOT = ", and they are not divisible by 16"
+BLOCKS_OF_32 = {r.name for r in RECIPES.values() if r.features == 32 and not r.base}
+
+
+@pytest.mark.parametrize(
+    ("shape", "recipe", "found"),
+    [
+        (GemmShape("up", 64, 96, 32), "te-current", None),
+        (GemmShape("up", 72, 100, 33), "te-current", (Dimension.M, 72, 16)),
+        (GemmShape("up", 64, 100, 33), "te-current", (Dimension.N, 100, 16)),
+        (GemmShape("up", 64, 96, 40), "te-current", (Dimension.K, 40, 16)),
+        (GemmShape("up", 48, 96, 32), "te-mxfp8", (Dimension.M, 48, 32)),
+        (GemmShape("up", 7, 7, 7), "bf16", None),
+    ],
+)
+def test_the_first_dimension_is_found(shape, recipe, found):
+    near = GemmShape("near", 64, 64, 64)
+    assert misfit(RECIPES[recipe], [near, shape]) == (found and Misfit(recipe, "up", *found))
+
+
+@pytest.fixture
+def timed(tmp_path, monkeypatch) -> list[str]:
+    """The recipes that were timed, on a made-up Blackwell GPU on which every recipe of its own runs."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: Hardware("b200", "cuda:0", (10, 0)))
+    monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="made-up", total_memory=80))
+    monkeypatch.setattr(registry, "package_skip_reason", lambda native: None)
+    monkeypatch.setattr(registry, "preload", lambda capability: None)
+    seen: list[str] = []
+
+    def measured(request, recipe, device, **terms):
+        seen.append(recipe.name)
+        return made("llama3-8b")
+
+    monkeypatch.setattr("fp8parity.timing.measure.measure", measured)
+    return seen
+
+
+def model(tmp_path, **changes: int) -> str:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIG | changes))
+    return str(path)
+
+
+class TestNamed:
+    def refused(self, capsys, *args: str) -> str:
+        assert main(["gemm", *args, "--recipe", "te-current"]) == 2
+        said = capsys.readouterr()
+        assert not said.out
+        [line] = said.err.splitlines()
+        return str(line)
+
+    @pytest.mark.parametrize(
+        ("changes", "args", "words"),
+        [
+            ({"intermediate_size": 4100}, [], f"gate and up has 8200 output features (N){NOT}"),
+            ({"num_key_value_heads": 1, "head_dim": 20}, ["--separate"], f"k and v has 20 output features (N){NOT}"),
+            ({}, ["--sequence", "100"], f"qkv has 100 tokens (M){NOT}; change --micro-batch or --sequence"),
+            ({"vocab_size": 50_257}, [], f"lm_head has 50257 output features (N){NOT}; --no-head leaves it out"),
+        ],
+    )
+    def test_a_named_recipe_is_refused_in_one_line(self, timed, tmp_path, capsys, changes, args, words):
+        assert self.refused(capsys, model(tmp_path, **changes), *args) == f"fp8parity: te-current: {words}"
+        assert timed == []
+
+    def test_a_list_has_no_batch_to_change(self, timed, capsys):
+        assert self.refused(capsys, "64x32x32,72x32x96").endswith(f"72x32x96 has 72 tokens (M){NOT}")
+        assert timed == []
+
+    def test_a_recipe_that_fits_is_not_timed_beside_one_that_does_not(self, timed, capsys):
+        assert main(["gemm", "64x48x64", "--recipe", "te-current", "--recipe", "te-mxfp8"]) == 2
+        assert capsys.readouterr().err == "fp8parity: te-mxfp8: 64x48x64 has 48 input features (K), and they are not divisible by 32\n"
+        assert timed == []
+
+    def test_without_the_head_it_is_timed(self, timed, tmp_path):
+        assert main(["gemm", model(tmp_path, vocab_size=50_257), "--recipe", "te-current", "--no-head"]) == 0
+        assert timed == ["te-current"]
+
+
+class TestByDefault:
+    def test_recipes_that_do_not_fit_are_left_out_with_a_line_each(self, timed, capsys):
+        assert main(["gemm", "64x48x64"]) == 0
+        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+        out = [name for name in RECIPES if name in BLOCKS_OF_32]
+        assert lines == [f"left out: {n}: 64x48x64 has 48 input features (K), and they are not divisible by 32" for n in out]
+        assert out and timed and not BLOCKS_OF_32 & set(timed)
+
+    def test_all_are_timed_if_they_fit(self, timed, capsys):
+        assert main(["gemm", "64x64x64"]) == 0
+        assert "left out" not in capsys.readouterr().out
+        assert set(timed) >= BLOCKS_OF_32
+
+    def test_if_none_is_left_that_is_an_error(self, timed, capsys):
+        assert main(["gemm", "64x40x64"]) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith("fp8parity: no recipe that runs here can take these GEMMs: ") and len(said.err.splitlines()) == 1
+        assert " has 40 input features (K), and they are not divisible by " in said.err
+        assert not said.out and timed == []
+
+    def test_if_none_runs_here_that_is_an_error(self, timed, monkeypatch, capsys):
+        monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: Hardware("t4", "cuda:0", (7, 5)))
+        assert main(["gemm", "64x64x64"]) == 2
+        assert capsys.readouterr().err.startswith("fp8parity: no recipe runs here: ")
+        assert timed == []
