@@ -45,7 +45,9 @@ Made = TypeVar("Made")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+    """Not for a session that a test of the documents collects in this process."""
+    option = config.option
+    if getattr(option, "numprocesses", None) and not (hasattr(config, "workerinput") or option.collectonly):
         processes.share()
 
 
