@@ -77,8 +77,8 @@ def test_a_step_beside_its_losses_has_a_worth():
     [worth] = made.throughput.worths
     assert [float(row[f"worth{p}_ratio"]) for p in ("_low", "", "_high")] == list(some(worth.worth))
     assert [float(row[f"more_tokens{p}_share"]) for p in ("_low", "", "_high")] == list(some(worth.later))
-    block = [v.model_copy(update={"check": BLOCK_THROUGHPUT}) if v.speed else v for v in verdicts]
-    assert table(block, *records)[0]["worth_ratio"] == "", "no loss belongs to a block"
+    block = next(v for v in verdicts if v.speed).model_copy(update={"check": BLOCK_THROUGHPUT})
+    assert [r["worth_ratio"] == "" for r in table([*verdicts, block], *records)] == [False, True], "no loss belongs to a block"
 
 
 def test_gemms_have_a_row_for_each_way_to_time_them():
@@ -100,6 +100,9 @@ def test_what_could_not_be_measured_has_a_row_without_numbers():
     found = table([judged(few), gemms.judge(record, None, gemm_records.ROW)], few, record)
     assert [(r["kind"], r["mode"], r["verdict"]) for r in found] == [("step", "", "error"), ("GEMMs", "kernel", "error")]
     assert found[0]["speed_up_ratio"] == "" and "no algorithm" in found[1]["headline"]
+    short = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[1.0], recipe_seconds=[1.0])
+    [bare] = table([gemms.judge(short, None, gemm_records.ROW)], short)
+    assert (bare["verdict"], bare["content"], bare["mode"], bare["speed_up_ratio"]) == ("error", "gemms-31x512", "", "")
     lost = Verdict(cell=STEP.cell, check=GEMMS, status="error", headline="lost")
     assert [r["verdict"] for r in table([lost])] == ["error"]
 
