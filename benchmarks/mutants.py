@@ -55,7 +55,7 @@ TESTS = {
     "judging/gemm_sums": "gemm_sums gemm_verdict gemm_command",
     "judging/gemms": "gemm_verdict gemm_sentences",
     "judging/history": "history",
-    "judging/module_filter": "split",
+    "judging/module_filter": "split linears",
     "judging/worth": "worth",
     "judging/golden_changes": "golden_changes golden_diff",
     "judging/golden_diff": "golden_diff_edges golden_diff",

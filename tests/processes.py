@@ -41,7 +41,7 @@ def share() -> None:
             importlib.import_module(name)
         forkserver.ensure_running()
     # It is a child of this process, which the workers cannot wait for.
-    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
     fork_workers.install()
 
 

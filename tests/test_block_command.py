@@ -89,13 +89,13 @@ def test_the_batch_of_a_block_is_refused_for_the_step_that_the_suite_times(runne
 def test_the_proposed_filter_is_measured_on_request(runner, run):
     _, out, _ = run("split", "llama3-8b", "--recipe", "te-current", "--measure-filter")
     assert [a[-1] for a in runner.asked[1:]] == ["", "without k_proj v_proj"]
-    assert "predicted gain +2.0%" in out and "measured gain of the filter for a block +4.2%" in out
+    assert "predicted gain +2.0%" in out and "a block with the filter: measured gain +4.2% [" in out
 
 
 def test_the_tables_are_written(runner, run, tmp_path):
     files = (tmp_path / "s.csv", tmp_path / "s.json")
     assert run("split", "1b", "--recipe", "te-current", "--csv", str(files[0]), "--json", str(files[1]))[0] == 0
-    assert files[0].read_text().startswith("cell,category,") and '"filter"' in files[1].read_text()
+    assert files[0].read_text().startswith("device,cell,timed,mode,category,") and '"filter"' in files[1].read_text()
     (tmp_path / "file").write_text("")
     code, _, err = run("split", "1b", "--recipe", "te-current", "--csv", str(tmp_path / "file" / "s.csv"))
     assert code == 2 and "s.csv could not be written" in err

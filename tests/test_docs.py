@@ -32,6 +32,8 @@ from sessions import GOLDEN, stored
 
 RUN = {"recipes", "power", "judge", "merge", "compare", "bounds", "import", "verdict", "predict"}
 """Subcommands that take seconds; of the others the options are parsed. A command with ``--gpu here`` needs a GPU."""
+SHOWING = {"gemm", "split"}
+"""Subcommands that need a GPU, and with ``--from`` take seconds."""
 WITHIN = {"ablate": 10}
 """Subcommands that train, and by how much the numbers of another CPU may differ (percentage points; without AVX-512 it is 8). The output of
 all others is the same everywhere."""
@@ -123,7 +125,7 @@ def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand
     if arguments[:1] == ["run"]:  # the other arguments belong to pytest
         return check_pytest([*(f"suites/{a}" if (ROOT / "suites" / a).is_dir() else a for a in arguments[1:]), "-n0"], monkeypatch, [])
     args = parsed(monkeypatch, arguments)
-    if args.command in RUN and getattr(args, "gpu", "") != "here":
+    if (args.command in RUN and getattr(args, "gpu", "") != "here") or (args.command in SHOWING and args.given):
         for path in inputs(args):
             if not path.exists():
                 stand_in(path, args.command in ("import", "verdict"))

@@ -98,10 +98,11 @@ def test_a_table_that_cannot_be_drawn_leaves_the_sentence(gate):
 
 
 def test_plots_that_cannot_be_made_leave_the_verdicts(gate, tmp_path):
-    done = gate("--parity-report", "r.md", more=BROKEN_VIEW)
+    done = gate("--parity-report", "r.md", "--parity-report", "r.csv", more=BROKEN_VIEW)
     assert done.returncode == 1
     assert "Refuse: all 3 checks that ran are green, but the report lacks its plots: KeyError: 'curve'." in done.stdout
     assert "| te-block | tiny |" in (tmp_path / "r.md").read_text()
+    assert (tmp_path / "r.csv").read_text().startswith("kind,gpu,model,"), "it holds times, and none was judged"
 
 
 def test_an_internal_error_leaves_the_verdicts(gate, tmp_path):

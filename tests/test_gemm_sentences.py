@@ -59,7 +59,8 @@ def test_a_sound_record_has_no_reason_against_it():
     assert judged(made()).headline == "the ratios to BF16 are inside the golden's bands"
     detail = judged(made()).detail
     assert isinstance(detail, GemmDetail)
-    assert detail.peak_tflops == 800.0
+    assert (detail.peak_tflops, detail.content) == (800.0, "gemms-31x512")
+    assert detail.intervals == {m: (s.low, s.high) for m in GemmMode if (s := total(made(), m))} and len(detail.intervals) == 2
 
 
 def test_no_kernel_at_all_is_said():

@@ -16,7 +16,7 @@ from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
 from fp8parity.records.timings import Category, Split
-from fp8parity.report import RENDERERS, figures, gemms, throughput, throughput_figures, view
+from fp8parity.report import RENDERERS, figures, gemms, throughput, throughput_figures, view, worths
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.throughput import GemmPoint, SizePoint
 from narrowed import some
@@ -187,7 +187,7 @@ class TestWorth:
     @pytest.mark.parametrize("watts", [[], [700.0]])
     def test_without_both_powers_there_is_none(self, watts):
         record = timing(watch=CALM.model_copy(update={"watts": watts}))
-        assert throughput._joules(CELL, Evidence([record])) is None
+        assert worths.joules(record) is None
 
 
 def test_everything_reaches_the_page(report):

@@ -75,7 +75,8 @@ def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
     blocked = "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
     (tmp_path / "sitecustomize.py").write_text(blocked)
     site = Path(f"{tmp_path}:{installed}")
-    for command in (["judge", str(ROOT / "golden/records/micro-xeon.zip")], ["power"]):
+    judged, gemms, blocks = (str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks"))
+    for command in (["judge", judged], ["power"], ["gemm", "--from", gemms], ["split", "--from", blocks]):
         done = python(site, tmp_path, "fp8parity", *command)
         assert done.returncode == 0, done.stderr
 

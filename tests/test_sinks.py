@@ -166,3 +166,21 @@ def test_a_gate_prints_text(tmp_path):
     assert done.returncode == 1
     assert "[/usr/lib/x.so] [bold]loud" in done.stdout
     assert not COMMAND.search(done.stdout) and "\x1b[2J" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("te-current, 2 - 1 = 1", "te-current, 2 - 1 = 1"),
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t\r\n =1+1", "'=1+1"),
+        ("\uff1d1+1", "'\uff1d1+1"),
+        ("a;=1+1| @x", "a;'=1+1|' @x"),
+    ],
+)
+def test_a_text_begins_no_formula(text, shown):
+    """Where the comma is a decimal sign, spreadsheets separate fields by semicolons, and by others on request."""
+    assert sinks.spreadsheet(text) == shown

@@ -128,7 +128,7 @@ def test_a_linear_has_its_ratio_and_what_all_its_copies_save():
 
 @pytest.mark.parametrize(("high", "slower"), [(0.999, True), (1.0, False)])
 def test_a_linear_is_slower_if_its_whole_interval_is_below_one(high, slower):
-    assert LinearSpeed(KV, 0.9, 0.8, high, -1e-4).slower is slower
+    assert LinearSpeed(KV, 0.9, 0.8, high, 5e-4, 6e-4, -1e-4).slower is slower
 
 
 def test_a_filter_that_leaves_no_time_is_none():
@@ -149,13 +149,16 @@ def test_the_table_says_shares_linears_and_filter():
 
 
 def test_the_csv_has_every_bit():
-    rows = list(csv.DictReader(io.StringIO(shown.as_csv(made(Q)))))
-    assert [r["category"] for r in rows] == ["gemm", "quantise", "idle"]
+    block = made(KV).model_copy(update={"variant": "eager"})
+    rows = list(csv.DictReader(io.StringIO(shown.as_csv([made(Q), block]))))
+    assert [r["category"] for r in rows] == ["gemm", "quantise", "idle"] * 2
+    assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
+    assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == ("NVIDIA Made Up", "te-current-base-native", "compiled")
     assert float(rows[0]["bf16_seconds"]) == 0.8 * 0.0125 and float(rows[1]["recipe_share"]) == pytest.approx(0.1)
 
 
 def test_the_json_holds_linears_and_filter():
-    found = json.loads(shown.as_json(made(Q, KV)))
+    found, other = json.loads(shown.as_json([made(Q, KV), made(Q)]))
     assert found["filter"]["filters"] == ["k_proj", "v_proj"] and found["filter"]["gain"] == pytest.approx(1.02)
     assert [(x["linears"][0], x["slower"]) for x in found["linears"]] == [("attention.k_proj", True), ("attention.q_proj", False)]
-    assert found["categories"][0]["category"] == "gemm" and json.loads(shown.as_json(made(Q)))["filter"] is None
+    assert found["categories"][0]["category"] == "gemm" and other["filter"] is None

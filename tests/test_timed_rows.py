@@ -1,0 +1,156 @@
+"""The CSV of a report: one row for each judged time, with every digit, and texts that stay texts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+
+import gemm_records
+import pytest
+import reports
+import timings
+from fp8parity.cli import main
+from fp8parity.judging import gemms, speed
+from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, THROUGHPUT, Verdict
+from fp8parity.records.schema import AnyRecord, Throughput, Trajectory
+from fp8parity.records.storage import name_of, write_json
+from fp8parity.report import RENDERERS, sheet, view
+from fp8parity.report.evidence import Evidence
+from narrowed import some
+from sessions import GOLDEN
+from test_block_command import SHAPE
+from test_report_throughput import steep
+
+WATTS = timings.calm_but(watts=[500.0, 400.0])
+STEP = timings.made(watch=WATTS)
+BLOCK = timings.made(1.3, block=SHAPE, watch=WATTS)
+
+
+def judged(record: Throughput) -> Verdict:
+    return speed.judge(record, None, timings.ROW)
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def table(verdicts: list[Verdict], *records: AnyRecord) -> list[dict[str, str]]:
+    text = RENDERERS[".csv"](view.build(verdicts, {}, [], "m", Evidence(records)))
+    return read(text)
+
+
+def test_a_step_has_every_number_with_every_digit():
+    [row] = table([judged(STEP)], STEP)
+    found = speed.measured(STEP)
+    assert [row[name] for name in ("kind", "gpu", "model", "recipe", "execution", "ranks", "corpus", "content", "mode", "verdict")] == [
+        "step", "NVIDIA Made Up", "base", "te-current", "native", "1", "topics", "training-step", "compiled", "no-golden",
+    ]  # fmt: skip
+    assert [float(row[f"speed_up{part}_ratio"]) for part in ("", "_low", "_high")] == [found.ratio, found.low, found.high]
+    assert [float(row[f"{side}tokens_per_second"]) for side in ("bf16_", "")] == [found.bf16_tokens_per_second, found.tokens_per_second]
+    assert [float(row[f"{side}mfu_share"]) for side in ("bf16_", "")] == [found.bf16_mfu, found.mfu]
+    assert [int(row[f"{side}memory_bytes"]) for side in ("bf16_", "")] == [20 * 2**30, 18 * 2**30]
+    assert float(row["bf16_millijoules_per_token"]) == pytest.approx(1e3 * 500 * 0.4 / (2 * 16384))
+    assert row["worth_ratio"] == row["more_tokens_share"] == ""
+    assert row["headline"] == "no throughput golden for te-current native on NVIDIA Made Up; measured and shown"
+
+
+def test_the_energy_of_a_block_is_its_own():
+    step, block = table([judged(STEP), judged(BLOCK)], STEP, BLOCK)
+    assert (block["kind"], block["content"]) == ("block", "block")
+    each = [float(row["millijoules_per_token"]) for row in (step, block)]
+    assert each == pytest.approx([1e3 * 400 * 0.4 / ratio / (2 * 16384) for ratio in (1.2, 1.3)])
+
+
+def test_what_is_unknown_is_empty():
+    bare = timings.made(peak_flops=None)
+    [row] = table([judged(bare)], bare)
+    assert {row[f"{side}{name}"] for side in ("bf16_", "") for name in ("mfu_share", "millijoules_per_token")} == {""}
+
+
+def test_a_step_beside_its_losses_has_a_worth():
+    verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})
+    records = [steep(r) if isinstance(r, Trajectory) else r for r in given.records]
+    made = view.build(verdicts, {}, [], "m", Evidence(records))
+    [row] = table(verdicts, *records)
+    [worth] = made.throughput.worths
+    assert [float(row[f"worth{p}_ratio"]) for p in ("_low", "", "_high")] == list(some(worth.worth))
+    assert [float(row[f"more_tokens{p}_share"]) for p in ("_low", "", "_high")] == list(some(worth.later))
+    block = next(v for v in verdicts if v.speed).model_copy(update={"check": BLOCK_THROUGHPUT})
+    assert [r["worth_ratio"] == "" for r in table([*verdicts, block], *records)] == [False, True], "no loss belongs to a block"
+
+
+def test_gemms_have_a_row_for_each_way_to_time_them():
+    record = gemm_records.made()
+    kernel, training = table([gemms.judge(record, None, gemm_records.ROW)], record)
+    assert [(r["kind"], r["content"], r["mode"]) for r in (kernel, training)] == [
+        ("GEMMs", "gemms-31x512", m) for m in ("kernel", "training")
+    ]
+    for row, ratio in ((kernel, 1.9), (training, 1.6)):
+        low, middle, high = (float(row[f"speed_up{part}_ratio"]) for part in ("_low", "", "_high"))
+        assert low < middle < high and middle == pytest.approx(ratio, rel=0.001)
+    assert kernel["gpu"] == gemm_records.GPU and kernel["tokens_per_second"] == ""
+
+
+def test_what_could_not_be_measured_has_a_row_without_numbers():
+    """Otherwise the table would look whole."""
+    record = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[], recipe_seconds=[], failed="no algorithm")
+    few = STEP.model_copy(update={"bf16_seconds": [1.0], "recipe_seconds": [1.0]})
+    found = table([judged(few), gemms.judge(record, None, gemm_records.ROW)], few, record)
+    assert [(r["kind"], r["mode"], r["verdict"]) for r in found] == [("step", "", "error"), ("GEMMs", "kernel", "error")]
+    assert found[0]["speed_up_ratio"] == "" and "no algorithm" in found[1]["headline"]
+    short = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[1.0], recipe_seconds=[1.0])
+    [bare] = table([gemms.judge(short, None, gemm_records.ROW)], short)
+    assert (bare["verdict"], bare["content"], bare["mode"], bare["speed_up_ratio"]) == ("error", "gemms-31x512", "", "")
+    lost = Verdict(cell=STEP.cell, check=GEMMS, status="error", headline="lost")
+    assert [r["verdict"] for r in table([lost])] == ["error"]
+
+
+def test_other_checks_have_no_row():
+    loss, numerics, *_ = reports.session(recipes=())[0]
+    text = RENDERERS[".csv"](view.build([loss, numerics], {}, [], "m"))
+    assert text.startswith("kind,gpu,model,") and text.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.1 + 0.2, 1e-300, 2**63 - 1])
+def test_a_number_comes_back(value):
+    text = sheet.text(["a", "b"], [[value, None]])
+    [row] = read(text)
+    assert type(value)(row["a"]) == value or (math.isnan(value) and math.isnan(float(row["a"])))
+    assert row["b"] == ""
+
+
+EVIL = '=HYPERLINK("x"),@a'
+
+
+def test_a_hostile_record_begins_no_formula(tmp_path: Path, capsys):
+    """The GPU, the model and the recipe of a record are texts of whoever made it."""
+    cell = STEP.cell.model_copy(update={"model": "@model", "recipe": "-recipe"})
+    hostile = STEP.model_copy(update={"cell": cell, "provenance": reports.provenance(device=EVIL)})
+    found = table([Verdict(cell=cell, check=THROUGHPUT, status="fail", headline="+1", detail=speed.measured(hostile))], hostile)
+    assert [found[0][name] for name in ("gpu", "model", "recipe", "headline")] == [f"'{EVIL}", "'@model", "'-recipe", "'+1"]
+    assert float(found[0]["speed_up_ratio"]) == speed.measured(hostile).ratio
+    record = gemm_records.made(provenance=reports.provenance(device=EVIL))
+    write_json(tmp_path / "set" / name_of(record), record)
+    assert main(["gemm", "--from", str(tmp_path / "set"), "--csv", str(tmp_path / "g.csv")]) == 0
+    assert {r["device"] for r in read((tmp_path / "g.csv").read_text())} == {f"'{EVIL}"}
+
+
+def test_judge_writes_one_beside_other_reports(tmp_path: Path, capsys):
+    write_json(tmp_path / "set" / name_of(STEP), STEP)
+    arguments = ["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN)]
+    assert main([*arguments, "--report", str(tmp_path / "x.csv"), "--report", str(tmp_path / "x.json")]) == 1
+    [row] = read((tmp_path / "x.csv").read_text())
+    assert float(row["speed_up_ratio"]) == speed.measured(STEP).ratio
+    (tmp_path / "file").write_text("")
+    assert main([*arguments, "--report", str(tmp_path / "file" / "x.csv")]) == 1
+    assert "x.csv could not be written" in capsys.readouterr().err
+
+
+def test_compare_has_no_csv(tmp_path: Path, capsys):
+    """Its rows are changes, not times."""
+    for folder in ("a", "b"):
+        write_json(tmp_path / folder / name_of(STEP), STEP)
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--report", str(tmp_path / "x.csv")]) == 2
+    assert capsys.readouterr().err == f"fp8parity: --report {tmp_path}/x.csv: no renderer for '.csv'; use .md or .html or .json\n"
