@@ -61,6 +61,7 @@ TESTS = {
     "judging/golden_diff": "golden_diff_edges golden_diff",
     "judging/golden_fields": "golden_fields",
     "judging/golden_runs": "golden_runs golden_fields along",
+    "judging/golden_sessions": "throughput_goldens gemm_goldens",
     "judging/goldens": "overlay",
     "judging/identity": "identity inventories evaluate judge",
     "judging/inventories": "inventories",

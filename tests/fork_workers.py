@@ -6,6 +6,7 @@ A helper process is forked while its parent has one thread. It forks the workers
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -84,5 +85,9 @@ def _work(request: bytes, files: Sequence[int]) -> NoReturn:
     os.dup2(write, 1)
     os.close(read)
     os.close(write)
-    sys.argv, sys.stdin, sys.stdout = ["-c"], os.fdopen(0, "r"), os.fdopen(1, "w")
+    sys.argv, sys.stdin, sys.stdout, sys.stderr = ["-c"], os.fdopen(0, "r"), os.fdopen(1, "w"), os.fdopen(2, "w", closefd=False)
+    for logger in logging.Logger.manager.loggerDict.values():  # their handlers have the parent's standard error
+        for handler in getattr(logger, "handlers", ()):
+            if type(handler) is logging.StreamHandler:
+                handler.setStream(sys.stderr)
     forked.end_with(lambda: exec(BOOTSTRAP, {"__name__": "__main__"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 import multiprocessing
 import os
 import shutil
@@ -47,13 +48,15 @@ def share() -> None:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """The region in which this process, and one that it starts, have no standard error."""
+    """The region in which this process, and one that it starts, have no standard error, and this one logs no warning."""
     kept = os.dup(2)
+    logging.disable(logging.WARNING)
     with open(os.devnull, "w") as nothing:
         os.dup2(nothing.fileno(), 2)
     try:
         yield
     finally:
+        logging.disable(logging.NOTSET)
         os.dup2(kept, 2)
         os.close(kept)
 
