@@ -63,7 +63,24 @@ def test_two_starts_of_a_machine_make_one_golden(tmp_path):
     assert two.tokens_per_second == pytest.approx(two.ratio * two.bf16_tokens_per_second, rel=1e-3)
     assert two.clock == pytest.approx((1980 * 1500) ** 0.5) and two.power_capped is None
     assert stored_after(tmp_path, first) == two  # it counts already
-    assert stored_after(tmp_path, third).ratio == pytest.approx((1.2 * 1.24 * 1.22) ** (1 / 3))
+    three = stored_after(tmp_path, third)
+    assert three.ratio == pytest.approx((1.2 * 1.24 * 1.22) ** (1 / 3))
+    assert (three.low, three.high) == (two.low, two.high)
+
+
+def test_a_session_at_the_edge_of_the_band_joins():
+    golden, second = speed_goldens.updated(None, [made(1.2, session="a")]), made(1.23, session="b")
+    [was], new = golden.cells.values(), speed_goldens.entry_of(second)
+    edge = new.ratio / was.ratio - 1
+    assert speed_goldens.joins(golden, second, new, edge) and not speed_goldens.joins(golden, second, new, edge - 1e-9)
+    [without_a_band] = speed_goldens.updated(golden, [second]).cells.values()
+    assert without_a_band.sessions == ["b"]
+
+
+def test_the_clock_is_unknown_if_one_session_lacks_it():
+    blind = made(1.22, session="b", watch=calm_but(sm_clocks=[]))
+    joined = speed_goldens.joined(speed_goldens.entry_of(made(session="a")), speed_goldens.entry_of(blind))
+    assert joined.clock is None
 
 
 @pytest.mark.parametrize(
