@@ -54,7 +54,7 @@ KEPT = {"schema_version": 2, "recorded": ""}
         (Measurements, KEPT | {"kind": "measurements", "notes": [], "variant": "", "seconds": None}),
         (Throughput, KEPT | {
             "kind": "throughput", "variant": "", "block": None, "bf16_execution": "native", "attention": "torch's choice",
-            "optimizer": "torch's AdamW",
+            "optimizer": "torch's AdamW", "peak_measured": False,
         }),
         (TimeSplit, KEPT | {
             "kind": "split", "variant": "", "block": None, "bf16_execution": "native", "optimizer": "torch's AdamW", "layers": 1,
