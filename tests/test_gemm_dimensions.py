@@ -125,3 +125,8 @@ class TestByDefault:
         assert main(["gemm", "64x64x64"]) == 2
         assert capsys.readouterr().err.startswith("fp8parity: no recipe runs here: ")
         assert timed == []
+
+
+def test_tokens_and_features_are_divided_alike():
+    """With --published, dgrad and wgrad are forward passes of exchanged dimensions. The check before the timing does not exchange them."""
+    assert all(r.tokens == r.features for r in RECIPES.values() if r.native)

@@ -70,6 +70,23 @@ def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path):
     assert entry.sessions == ["four"]
 
 
+@pytest.mark.parametrize(
+    ("second", "sessions"),
+    [
+        (made(training=1.6 * 1.04, session="two"), ["s", "two"]),
+        (made(training=1.6 * 1.06, session="two"), ["two"]),  # beyond the band of 5%
+        (made(kernel=1.9 * 0.94, session="two"), ["two"]),
+        (slower(made(session="two"), 1.09), ["s", "two"]),
+        (slower(made(session="two"), 1.12), ["two"]),  # BF16's own rate
+    ],
+)
+def test_sessions_join_only_within_their_bands(tmp_path, second, sessions):
+    for record in (made(), second):
+        gemm_goldens.store(tmp_path, record, ROW)
+    [golden] = gemm_goldens.load(tmp_path).values()
+    assert golden.cells["te-current native"].sessions == sessions
+
+
 def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path):
     gemm_goldens.store(tmp_path, made(), ROW)
     before = gemm_goldens.path_of(tmp_path, GPU, "codonfm-5b").read_bytes()

@@ -19,8 +19,8 @@ from sessions import cell
 pytestmark = pytest.mark.slow
 
 TASK = "rank_faults:first_arm"
-STARTED = ("nothing",)
-"""With this one, torchrun and its ranks are started as users start them. With all others they are forked."""
+STARTED = ("kill", "nothing")
+"""With these, torchrun and its ranks are started as users start them. With all others they are forked."""
 
 
 @pytest.fixture

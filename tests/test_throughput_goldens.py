@@ -11,6 +11,7 @@ from fp8parity.records import storage
 from fp8parity.records.schema import Throughput
 from timings import CALM, CELL, GPU, HERE, ROW, calm_but, made
 
+UPGRADED = HERE.model_copy(update={"packages": {**HERE.packages, "torch": "3.0"}})
 HOT = calm_but(sm_clocks=[1500] * 22, power_capped=0.5)
 
 
@@ -45,6 +46,12 @@ def test_goldens_keep_their_other_cells_and_say_what_changed(tmp_path, golden):
     assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {"ao-rowwise native": 1.3, "te-current native": 1.26}
 
 
+def slower(factor: float) -> dict[str, object]:
+    """Times of a machine on which both sides take longer."""
+    record = made(1.22)
+    return {name: [t * factor for t in getattr(record, name)] for name in ("bf16_seconds", "recipe_seconds")}
+
+
 def stored_after(folder: Path, *records: Throughput) -> SpeedEntry:
     """The entry after these records were stored one after the other."""
     for record in records:
@@ -69,34 +76,42 @@ def test_two_starts_of_a_machine_make_one_golden(tmp_path):
 
 
 def test_a_session_at_the_edge_of_the_band_joins():
-    golden, second = speed_goldens.updated(None, [made(1.2, session="a")]), made(1.23, session="b")
-    [was], new = golden.cells.values(), speed_goldens.entry_of(second)
+    was, new = (speed_goldens.entry_of(made(r, session=s)) for r, s in ((1.2, "a"), (1.23, "b")))
     edge = new.ratio / was.ratio - 1
-    assert speed_goldens.joins(golden, second, new, edge) and not speed_goldens.joins(golden, second, new, edge - 1e-9)
-    [without_a_band] = speed_goldens.updated(golden, [second]).cells.values()
-    assert without_a_band.sessions == ["b"]
+    assert speed_goldens.joins(was, new, ROW.model_copy(update={"band": edge}))
+    assert not speed_goldens.joins(was, new, ROW.model_copy(update={"band": edge - 1e-9}))
 
 
-def test_the_clock_is_unknown_if_one_session_lacks_it():
-    blind = made(1.22, session="b", watch=calm_but(sm_clocks=[]))
-    joined = speed_goldens.joined(speed_goldens.entry_of(made(session="a")), speed_goldens.entry_of(blind))
-    assert joined.clock is None
+def test_without_a_row_a_session_takes_the_place_of_the_stored_one():
+    golden = speed_goldens.updated(None, [made(1.2, session="a")])
+    [entry] = speed_goldens.updated(golden, [made(1.2, session="b")]).cells.values()
+    assert entry.sessions == ["b"]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        made(1.22, session="a"),  # the same session again
-        made(1.27, session="b"),  # beyond the band of 5%
-        made(1.13, session="b"),
-        made(1.22, session="b", tokens=8192),
-        made(1.22, session="b", optimizer="another"),
-        made(1.22, session="b", provenance=HERE.model_copy(update={"packages": {**HERE.packages, "torch": "3.0"}})),
-        made(1.22, session="b", provenance=HERE.model_copy(update={"driver": "another"})),
-    ],
-)
-def test_what_is_no_second_session_of_the_same_step_takes_its_place(tmp_path, other):
-    assert stored_after(tmp_path, made(1.2, session="a"), other) == speed_goldens.entry_of(other)
+@pytest.mark.parametrize("blind", ["a", "b"])
+def test_the_clock_is_unknown_if_one_session_lacks_it(blind):
+    entries = [speed_goldens.entry_of(made(session=s, watch=calm_but(sm_clocks=[] if s == blind else [1980]))) for s in ("a", "b")]
+    assert speed_goldens.joined(*entries).clock is None
+
+
+def test_each_cell_of_a_file_is_upgraded_by_itself(tmp_path):
+    """The first cell that is stored after an upgrade changes what the file says of its packages. The others are of the old ones still."""
+    other = CELL.model_copy(update={"recipe": "ao-rowwise"})
+    stored_after(tmp_path, made(1.2, session="a"))
+    for record in (made(1.3, session="a", cell=other), made(1.21, session="b", provenance=UPGRADED)):
+        speed_goldens.store(tmp_path, record, ROW)
+    speed_goldens.store(tmp_path, made(1.31, session="b", cell=other, provenance=UPGRADED), ROW)
+    golden = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
+    assert {name: entry.sessions for name, entry in golden.cells.items()} == {"ao-rowwise native": ["b"], "te-current native": ["b"]}
+
+
+def test_a_session_that_counts_already_leaves_the_file_as_it_is(tmp_path):
+    for name in ("a", "b"):
+        speed_goldens.store(tmp_path, made(session=name, provenance=HERE.model_copy(update={"commit": name})), ROW)
+    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    before = path.read_bytes()
+    [line] = speed_goldens.store(tmp_path, made(session="a", provenance=HERE.model_copy(update={"commit": "a"})), ROW)
+    assert line.endswith("te-current native: unchanged") and path.read_bytes() == before
 
 
 def test_an_older_golden_names_no_session_and_is_replaced(tmp_path):

@@ -1,0 +1,56 @@
+"""The kernels beside a GEMM: an extra cast is seen, also if a compiler fused it, and another compiler may fuse casts otherwise."""
+
+from __future__ import annotations
+
+import pytest
+from fp8parity.judging import gemm_goldens, gemms
+from gemm_records import ROW, changed, made
+
+FUSED = ["triton_red_fused_0", "triton_per_fused_1"]
+UPGRADED = made().provenance.model_copy(update={"packages": {**made().provenance.packages, "torch": "3.0"}})
+
+
+def judged(record, golden=None):
+    return gemms.judge(record, golden or gemm_goldens.updated(None, [made()]), ROW)
+
+
+def test_another_compiler_may_fuse_casts_as_it_sees_fit():
+    """Then no cast is timed alone. One that costs time is still seen."""
+    fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
+    golden = gemm_goldens.updated(None, [fused])
+    more = changed(made(casts=[], provenance=UPGRADED), "up fprop training", kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"])
+    assert judged(more, golden).status == "pass"
+    slow = changed(more, "up fprop training", recipe_seconds=[s * 1.2 for s in more.gemms[13].recipe_seconds])
+    assert judged(slow, golden).headline == "slower: up fprop training below its band"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        ([*FUSED, "triton_poi_fused_2"], "3 kernels beside the GEMM, golden 2: an extra cast"),
+        (FUSED[:1], "1 kernel beside the GEMM, golden 2: a cast is lost, or fused with another"),
+    ],
+)
+def test_the_same_compiler_fuses_casts_alike(kernels, words):
+    fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
+    other = changed(fused, "up fprop training", kernels=[*kernels, "nvjet_sm90_qqtst"])
+    verdict = judged(other, gemm_goldens.updated(None, [fused]))
+    assert (verdict.status, verdict.headline) == ("fail", f"up fprop training: {words}")
+
+
+def test_each_entry_has_its_own_packages():
+    """Another recipe of the file was stored with newer ones. A sound record with these is no extra cast, because a compiler fused it."""
+    fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
+    other = made(cell=made().cell.model_copy(update={"recipe": "te-block"}), provenance=UPGRADED)
+    golden = gemm_goldens.updated(gemm_goldens.updated(None, [fused]), [other])
+    assert golden.provenance == UPGRADED
+    more = changed(made(casts=[], provenance=UPGRADED), "up fprop training", kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"])
+    assert judged(more, golden).status == "pass"
+
+
+def test_with_other_packages_the_number_of_casts_counts_only_where_they_run_alone():
+    """The casts of another linear say nothing about those of this one."""
+    others = [c for c in made().casts if c.linear != "up"]
+    kernels = ["cast"] * 3 + ["nvjet_sm90_qqtst"]
+    assert judged(changed(made(casts=others, provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "pass"
+    assert judged(changed(made(provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "fail"
