@@ -6,6 +6,7 @@ import gemm_records
 import pytest
 from fp8parity.judging import gemm_goldens
 from fp8parity.judging.gemm_entries import GemmEntry
+from fp8parity.judging.golden_sessions import Versions
 from fp8parity.records.gemms import Accumulation
 from gemm_records import GPU, ROW, changed, made, slower, watched
 
@@ -68,6 +69,17 @@ def test_sessions_join_only_if_the_gemms_ran_alike(tmp_path):
     gemm_goldens.store(tmp_path, other.model_copy(update={"session": "four", "provenance": upgraded}), ROW)
     entry = next(iter(gemm_goldens.load(tmp_path).values())).cells["te-current native"]
     assert entry.sessions == ["four"]
+
+
+def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():
+    golden = gemm_goldens.updated(None, [made()])
+    bare = {name: entry.model_copy(update={"versions": None}) for name, entry in golden.cells.items()}
+    upgraded = made().provenance.model_copy(update={"driver": "another"})
+    other = made(cell=made().cell.model_copy(update={"recipe": "te-block"}), provenance=upgraded)
+    newer = gemm_goldens.updated(golden.model_copy(update={"cells": bare}), [other])
+    wanted = {"te-block native": Versions.of(upgraded), "te-current native": Versions.of(made().provenance)}
+    assert {name: entry.versions for name, entry in newer.cells.items()} == wanted
+    assert newer.versioned() == newer.cells
 
 
 @pytest.mark.parametrize(

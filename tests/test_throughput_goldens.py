@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import speed_goldens
+from fp8parity.judging.golden_sessions import Versions
 from fp8parity.judging.speed_entries import SpeedEntry
 from fp8parity.records import storage
 from fp8parity.records.schema import Throughput
@@ -103,6 +104,16 @@ def test_each_cell_of_a_file_is_upgraded_by_itself(tmp_path):
     speed_goldens.store(tmp_path, made(1.31, session="b", cell=other, provenance=UPGRADED), ROW)
     golden = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
     assert {name: entry.sessions for name, entry in golden.cells.items()} == {"ao-rowwise native": ["b"], "te-current native": ["b"]}
+
+
+def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():
+    golden = speed_goldens.updated(None, [made(1.2, session="a")])
+    bare = {name: entry.model_copy(update={"versions": None}) for name, entry in golden.cells.items()}
+    other = made(1.3, session="b", cell=CELL.model_copy(update={"recipe": "ao-rowwise"}), provenance=UPGRADED)
+    newer = speed_goldens.updated(golden.model_copy(update={"cells": bare}), [other])
+    wanted = {"ao-rowwise native": Versions.of(UPGRADED), "te-current native": Versions.of(HERE)}
+    assert {name: entry.versions for name, entry in newer.cells.items()} == wanted
+    assert newer.versioned() == newer.cells
 
 
 def test_a_session_that_counts_already_leaves_the_file_as_it_is(tmp_path):
