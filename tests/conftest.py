@@ -45,7 +45,7 @@ Made = TypeVar("Made")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Not for a session that a test of the documents collects in this process."""
+    """The main process of pytest-xdist shares what it has imported. A session that only collects, as in tests of documents, does not."""
     option = config.option
     if getattr(option, "numprocesses", None) and not (hasattr(config, "workerinput") or option.collectonly):
         processes.share()

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging import gemm_goldens, gemms
-from gemm_records import ROW, changed, made
+from fp8parity.judging import gemm_goldens
+from gemm_records import changed, judged, made
 
 FUSED = ["triton_red_fused_0", "triton_per_fused_1"]
 UPGRADED = made().provenance.model_copy(update={"packages": {**made().provenance.packages, "torch": "3.0"}})
-
-
-def judged(record, golden=None):
-    return gemms.judge(record, golden or gemm_goldens.updated(None, [made()]), ROW)
 
 
 def test_another_compiler_may_fuse_casts_as_it_sees_fit():

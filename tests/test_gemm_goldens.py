@@ -6,7 +6,7 @@ import gemm_records
 import pytest
 from fp8parity.judging import gemm_goldens
 from fp8parity.judging.gemm_entries import GemmEntry
-from fp8parity.judging.golden_sessions import Versions
+from fp8parity.judging.golden_sessions import Versions, versioned
 from fp8parity.records.gemms import Accumulation
 from gemm_records import GPU, ROW, changed, made, slower, watched
 
@@ -79,7 +79,7 @@ def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():
     newer = gemm_goldens.updated(golden.model_copy(update={"cells": bare}), [other])
     wanted = {"te-block native": Versions.of(upgraded), "te-current native": Versions.of(made().provenance)}
     assert {name: entry.versions for name, entry in newer.cells.items()} == wanted
-    assert newer.versioned() == newer.cells
+    assert versioned(newer.cells, newer.provenance) == newer.cells
 
 
 @pytest.mark.parametrize(

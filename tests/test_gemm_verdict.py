@@ -13,7 +13,7 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
 from fp8parity.judging.goldens import Goldens
 from fp8parity.records.gemms import GemmMode
-from gemm_records import GPU, ROW, changed, made, slower, watched
+from gemm_records import GPU, ROW, changed, judged, made, slower, watched
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 
@@ -23,10 +23,6 @@ def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, tra
     (finding,) = fault.seen
     seen = finding.look(fault.plant, Bench(session, monkeypatch, tmp_path, trajectory))
     assert finding.misses(seen) == [], seen.text
-
-
-def judged(record, golden=None):
-    return gemms.judge(record, golden or gemm_goldens.updated(None, [made()]), ROW)
 
 
 @pytest.mark.parametrize(

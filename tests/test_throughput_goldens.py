@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import speed_goldens
-from fp8parity.judging.golden_sessions import Versions
+from fp8parity.judging.golden_sessions import Versions, versioned
 from fp8parity.judging.speed_entries import SpeedEntry
 from fp8parity.records import storage
 from fp8parity.records.schema import Throughput
@@ -113,7 +113,7 @@ def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():
     newer = speed_goldens.updated(golden.model_copy(update={"cells": bare}), [other])
     wanted = {"ao-rowwise native": Versions.of(UPGRADED), "te-current native": Versions.of(HERE)}
     assert {name: entry.versions for name, entry in newer.cells.items()} == wanted
-    assert newer.versioned() == newer.cells
+    assert versioned(newer.cells, newer.provenance) == newer.cells
 
 
 def test_a_session_that_counts_already_leaves_the_file_as_it_is(tmp_path):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import gemm_records
-from fp8parity.judging import gemm_goldens, gemms
 from fp8parity.judging.verdict import GEMMS
 from fp8parity.records.gemms import Accumulation, GemmTimes
 
@@ -26,7 +25,7 @@ class TimedGemms:
         pass
 
     def __call__(self, plant: Callable[[], GemmTimes], bench: Bench) -> Seen:
-        return seen_of(gemms.judge(plant(), gemm_goldens.updated(None, [gemm_records.made()]), gemm_records.ROW))
+        return seen_of(gemm_records.judged(plant()))
 
 
 def _fault(name: str, plant: Callable[[], GemmTimes], words: str, place: str = "", status: str = "fail", source: str = "made up") -> Fault:
