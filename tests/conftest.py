@@ -35,6 +35,8 @@ os.environ.pop("CI", None)
 os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
 # Inductor compiles in the process of the test. Its own two processes would import torch first: 2 s of processor time for each worker.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+# It takes the vector instructions that the processor reports. Otherwise each new cache begins with a program that tries them: 5 s.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 # The cyclic collector looks through what tests made this often, not after every 700 objects: 5% of the time of all tests.
 gc.set_threshold(50_000, 20, 100)
 # The same examples on every machine, however slow it is. "--hypothesis-profile default" draws new ones.

@@ -48,7 +48,7 @@ def test_compiled_kernels_give_the_eager_bits(op):
 
 
 @pytest.mark.parametrize("recipe", [r.name for r in QUANTISED if not any(op.stochastic for _, op in r.linear)])
-def test_three_gemms_are_those_of_the_dequantised_operands(recipe):
+def test_three_gemms_are_those_of_the_dequantised_operands(recipe, eager):
     """FP64 products of what the quantiser gives, compared with the layer: only accumulation and BF16 output differ."""
     layer, x, dy = linear(recipe), inputs(), inputs(64, 96, 2) * 1e-3
     w = layer.weight.detach()

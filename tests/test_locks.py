@@ -89,7 +89,7 @@ def test_who_waits_for_whom(tmp_path, first, second, waits):
     with holding(tmp_path, first) as one:
         assert one.holds(30)
         with holding(tmp_path, second) as two:
-            assert two.holds(1 if waits else 30) is not waits
+            assert (two.waits(30) and not two.holds(0)) if waits else two.holds(30)
             one.release()
             if waits:
                 assert two.holds(30)
@@ -115,7 +115,8 @@ def test_a_killed_holder_lets_go(tmp_path):
         ready, _, _ = select.select([some(h.process.stdout) for h in (one, two)], [], [], 30)
         first, second = (one, two) if one.process.stdout in ready else (two, one)
         assert first.holds(0)
-        assert not second.holds(1)
+        assert second.waits(30)
+        assert not second.holds(0)
         first.process.kill()
         assert second.holds(30)
 

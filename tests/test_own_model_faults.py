@@ -22,7 +22,8 @@ from torch import Tensor
 
 STEPS = {"my_models": 40, "my_llama": 60, "my_vit": 40}
 SEEDS = (0, 1, 2)
-"""With two seeds the interval of the GPT-2's gap crosses the margin on an AMD EPYC. They are enough for the faults."""
+"""With two seeds the intervals of the GPT-2 and the Llama cross the margin on an AMD EPYC. One is enough for the faults: their first
+gradient is another."""
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_a_sound_recipe_passes(name, judged):
 def test_a_fault_is_red(name, fault, monkeypatch, judged):
     """BF16 has none of the modules that the faults change."""
     fault(monkeypatch)
-    found = judged(name, SEEDS[:2])
+    found = judged(name, SEEDS[:1])
     assert found.status == "fail", found.message()
 
 

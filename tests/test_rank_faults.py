@@ -19,7 +19,7 @@ from sessions import cell
 pytestmark = pytest.mark.slow
 
 TASK = "rank_faults:first_arm"
-STARTED = ("kill", "nothing")
+STARTED = ("nothing",)
 """With these, torchrun and its ranks are started as users start them. With all others they are forked."""
 
 
