@@ -69,7 +69,9 @@ def own_goldens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def folder(tmp_path: Path, own_goldens: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a user's command runs: the goldens are at hand, what it writes is gone afterwards."""
+    """Where a user's command runs: the goldens are at hand and read once, what it writes is gone afterwards."""
+    (own, _), load = stored(), goldens.load
+    monkeypatch.setattr(goldens, "load", lambda folder: own if folder.resolve() in (GOLDEN, own_goldens) else load(folder))
     (tmp_path / "golden").symlink_to(own_goldens)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     monkeypatch.chdir(tmp_path)
@@ -137,9 +139,6 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     monkeypatch.chdir(ROOT)
     for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
         monkeypatch.setenv(f"STRATEGY_{name}", value)
-    # A collection changes no golden, so this project's own are read once.
-    (own, _), load = stored(), goldens.load
-    monkeypatch.setattr(goldens, "load", lambda folder: own if folder.resolve() == GOLDEN else load(folder))
     # The last --junitxml counts: nothing is left in the tree. At its end, a pytest searches the memory of this process for garbage, twice.
     quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:unraisableexception", f"--junitxml={os.devnull}")
     assert pytest.main([*fewer(arguments), *quiet], plugins=plugins) == pytest.ExitCode.OK
