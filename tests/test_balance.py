@@ -92,3 +92,13 @@ def test_each_worker_begins_with_a_longest_test_and_a_short_one_follows(workers)
 def test_fewer_tests_than_workers_are_all_dealt():
     assert [w.name for w in for_workers([Work("a", 1.0), Work("b", 2.0)], 5)] == ["b", "a"]
     assert for_workers([], 3) == []
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_late_tests_are_the_last_of_each_worker(workers):
+    """Planted: the check of a cell's kernels began together with its training, and both compiled the same ones."""
+    works = [Work(f"test{n}", float(n), late=n % 4 == 0) for n in range(24)]
+    for part in dealt(for_workers(works, workers), workers):
+        late = [w.late for w in part]
+        assert late == sorted(late) and any(late)
+        assert part[0].seconds == max(w.seconds for w in part if not w.late)

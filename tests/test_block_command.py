@@ -28,8 +28,8 @@ class FakeRunner:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def time_block(self, recipe: Recipe, execution: Execution, workload: Workload, variant: str = "") -> Throughput:
-        self.asked.append((recipe.filters, execution, workload.sequence, workload.micro_batch, variant))
+    def time_block(self, recipe: Recipe, execution: Execution, workload: Workload, variant: str = "", rest: float = 0.0) -> Throughput:
+        self.asked.append((recipe.filters, execution, workload.sequence, workload.micro_batch, variant, *([rest] if rest else [])))
         return timed(1.25 if variant else 1.2, block=SHAPE, watch=calm_but(sm_clocks=[1605] * 22, power_capped=0.5))
 
     def split_block(self, recipe: Recipe, execution: Execution, workload: Workload) -> TimeSplit:
@@ -68,6 +68,17 @@ def test_a_block_is_timed_and_its_speed_shown_with_clock_and_power_limit(runner,
 def test_a_filter_is_part_of_the_recipe_and_of_the_variant(runner, run):
     run("block", "llama3-70b", "--recipe", "ao-rowwise", "--filter", "k_proj", "--filter", "v_proj")
     assert runner.asked == [(("lm_head", "k_proj", "v_proj"), "native", 4096, 1, "without k_proj v_proj")]
+
+
+def test_the_rest_before_each_turn_is_asked_of_the_runner(runner, run):
+    run("block", "llama3-8b", "--recipe", "te-current", "--rest", "1.5")
+    assert runner.asked == [(("lm_head",), "native", 4096, 1, "", 1.5)]
+
+
+@pytest.mark.parametrize("rest", ["-1", "nan", "61"])
+def test_an_impossible_rest_is_refused(runner, run, rest):
+    code, _, error = run("block", "llama3-8b", "--recipe", "te-current", "--rest", rest)
+    assert code == 2 and runner.asked == [] and f"--rest {rest}: give 0 to 60 seconds" in error
 
 
 def test_a_model_that_the_suite_times_is_split_as_a_step_and_others_as_a_block(runner, run):

@@ -33,6 +33,17 @@ def test_a_block_is_timed_beside_bf16_and_its_shape_is_on_record(eager, monkeypa
     assert speed.measured(record).ratio < 1  # the emulation is slower than BF16
 
 
+@pytest.mark.slow
+def test_the_gpu_rests_before_each_turn_and_the_record_says_so(session, eager, monkeypatch):
+    rests: list[float] = []
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(turns.time, "sleep", rests.append)
+    session.settings = replace(session.settings, mode=Mode.EAGER)
+    record = session.time_block(CURRENT, Execution.EMULATED, SMALL, rest=0.5)
+    assert record.variant == "eager 2x32 rest-0.5s"
+    assert rests == [0.5] * 2 * turns.PAIRS == [0.5] * (len(record.bf16_seconds) + len(record.recipe_seconds))
+
+
 def test_both_sides_compute_forward_and_backward_of_the_whole_block(eager):
     """The gradients of all parameters and of the input are those of the plain block; the recipe's differ by its quantisation."""
     grads = {}

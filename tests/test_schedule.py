@@ -6,9 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fp8parity.gate.caches import MOST, POOL, share_cores
+from fp8parity.gate.schedule import Schedule
+from fp8parity.gate.tally import function_of
+from fp8parity.planning.balance import Work
 from fp8parity.training import variables
 from processes import FIXTURES, ROOT, run
 
@@ -47,6 +52,16 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "seen.txt").read_text().split() == processes
     assert set((tmp_path / "compiler.txt").read_text().split()) == {"False"}
+
+
+def test_the_kernels_of_a_training_are_checked_after_it(monkeypatch):
+    names = [f"suites/a.py::{test}[{cell}]" for cell in "ab" for test in ("test_autotune", "test_loss_parity", "test_codes")]
+    items: list[Any] = [SimpleNamespace(nodeid=name, get_closest_marker=lambda marker: None) for name in names]
+    seconds = {"test_autotune": 9.0, "test_loss_parity": 5.0, "test_codes": 1.0}
+    order = Schedule(Any)  # type: ignore[arg-type]  # the order of tests needs no context
+    monkeypatch.setattr(order, "_work", lambda item: Work(item.nodeid, seconds[function_of(item.nodeid)]))
+    found = [function_of(item.nodeid) for item in order._ordered(items, 1)]
+    assert found[-2:] == ["test_autotune"] * 2 and found[:2] == ["test_loss_parity", "test_codes"]
 
 
 @pytest.mark.parametrize(
