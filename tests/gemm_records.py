@@ -49,6 +49,11 @@ def timed(shape: GemmShape, gemm: Product, mode: GemmMode, ratio: float, part: P
     return made.model_copy(update=changes)
 
 
+def main_grads(record: GemmTimes) -> GemmTimes:
+    """The record as with ``--main-grads``: every wgrad adds to its result."""
+    return record.model_copy(update={"gemms": [g.model_copy(update={"accumulates": g.gemm == "wgrad"}) for g in record.gemms]})
+
+
 def made(model: str = "codonfm-5b", kernel: float = 1.9, training: float = 1.6, **changes: object) -> GemmTimes:
     """A calm record of te-current for a preset, with these ratios to BF16 in both modes."""
     work = shapes.get(model)

@@ -199,3 +199,10 @@ def test_published_ratios_are_those_of_the_tutorial():
 )
 def test_a_published_ratio_and_ones_own_in_words(ratio, difference, says):
     assert Beside(ROWS[0], ratio, difference).text == f"published training, H200 NVL: 1.58x; {says}"
+
+
+def test_main_gradients_are_named_above_the_table_and_in_its_columns():
+    record = gemm_records.main_grads(gemm_records.made())
+    assert gemms.head(record).split("\n")[0].endswith("24 layers; wgrad adds to FP32 main gradients")
+    names, first = gemms.as_csv([record]).split("\n")[:2]
+    assert dict(zip(names.split(","), first.split(","), strict=True))["main_grads"] == "True"

@@ -112,6 +112,7 @@ def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path):
     ("changes", "words"),
     [
         ({"tool": "te-benchmark"}, "it imitates another tool$"),
+        ({"gemms": gemm_records.main_grads(made()).gemms}, "its wgrad adds to main gradients$"),
         ({"micro_batch": 0, "sequence": 0, "layers": 0}, "a list of shapes has no golden$"),
         ({"watch": watched(busy_before=30)}, "30% busy"),
         ({"gemms": changed(made(), "o fprop kernel", **LOST).gemms}, "o fprop kernel failed"),

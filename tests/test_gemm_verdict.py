@@ -188,8 +188,15 @@ def test_a_row_says_how_a_gemm_ran():
 def test_evaluate_judges_gemms_with_the_policy_of_this_project():
     rules = sessions.stored()[1]
     stored = Goldens(gemms={(GPU, "codonfm-5b"): gemm_goldens.updated(None, [made()])})
-    (found,) = evaluate([made(), made(tool="te-benchmark")], stored, rules)
+    (found,) = evaluate([made(), made(tool="te-benchmark"), gemm_records.main_grads(made())], stored, rules)
     assert [(v.check, v.status) for v in found.verdicts] == [("GEMM throughput", "pass")]
+
+
+def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
+    """What nobody asked for: only with --main-grads do all of them add."""
+    record = changed(made(), "o wgrad training", accumulates=True)
+    assert record.shown_only == "" and "main_grads" not in record.content
+    assert judged(record).headline == "o wgrad training: adds to its result, golden the other way"
 
 
 def test_a_verdict_names_its_golden_and_what_moved():
