@@ -210,8 +210,7 @@ def test_a_cast_has_times_or_a_reason(given):
 
 def test_gemms_into_main_gradients_are_another_record():
     made = gemm_records.made()
-    added = made.model_copy(update={"gemms": [made.gemms[0], made.gemms[1].model_copy(update={"accumulates": True})], "tool": "x"})
-    assert added.content == "gemms-31x512-main_grads-x"
+    assert gemm_records.main_grads(made).model_copy(update={"tool": "x"}).content == "gemms-31x512-main_grads-x"
 
 
 def test_the_line_of_a_machine_names_the_packages_that_decide():
