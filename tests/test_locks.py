@@ -95,6 +95,13 @@ def test_who_waits_for_whom(tmp_path, first, second, waits):
                 assert two.holds(30)
 
 
+@pytest.mark.parametrize("use", [Use(0.5), Use(40.0), Use(alone=True)], ids=["small", "large", "alone"])
+def test_the_first_run_of_a_gate_has_no_folder_yet(tmp_path, use):
+    """Seen on an H100: four small runs began before any large one had made the folder of the records, and were errors."""
+    with locks.held(tmp_path / "records", GPU("gpu-0", 80.0), use):
+        assert list((tmp_path / "records").glob("*.lock"))
+
+
 def test_another_gpu_and_a_cpu_do_not_wait(tmp_path):
     with holding(tmp_path, ALONE) as one:
         assert one.holds(30)
