@@ -95,10 +95,10 @@ def test_fewer_tests_than_workers_are_all_dealt():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_late_tests_are_the_last_of_each_worker(workers):
+def test_later_stages_are_the_last_of_each_worker(workers):
     """Planted: the check of a cell's kernels began together with its training, and both compiled the same ones."""
-    works = [Work(f"test{n}", float(n), late=n % 4 == 0) for n in range(24)]
+    works = [Work(f"test{n}", float(n), stage=(n % 4 == 0) + (n % 8 == 0)) for n in range(48)]
     for part in dealt(for_workers(works, workers), workers):
-        late = [w.late for w in part]
-        assert late == sorted(late) and any(late)
-        assert part[0].seconds == max(w.seconds for w in part if not w.late)
+        stages = [w.stage for w in part]
+        assert stages == sorted(stages) and set(stages) == {0, 1, 2}
+        assert part[0].seconds == max(w.seconds for w in part if not w.stage)

@@ -54,14 +54,14 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     assert set((tmp_path / "compiler.txt").read_text().split()) == {"False"}
 
 
-def test_the_kernels_of_a_training_are_checked_after_it(monkeypatch):
-    names = [f"suites/a.py::{test}[{cell}]" for cell in "ab" for test in ("test_autotune", "test_loss_parity", "test_codes")]
+def test_a_training_comes_before_the_check_of_its_kernels_and_most_of_the_memory_is_asked_for_last(monkeypatch):
+    names = [f"suites/a.py::{test}[{cell}]" for cell in "ab" for test in ("test_large", "test_autotune", "test_loss_parity", "test_codes")]
     items: list[Any] = [SimpleNamespace(nodeid=name, get_closest_marker=lambda marker: None) for name in names]
-    seconds = {"test_autotune": 9.0, "test_loss_parity": 5.0, "test_codes": 1.0}
+    seconds = {"test_large": 9.5, "test_autotune": 9.0, "test_loss_parity": 5.0, "test_codes": 1.0}
     order = Schedule(Any)  # type: ignore[arg-type]  # the order of tests needs no context
     monkeypatch.setattr(order, "_work", lambda item: Work(item.nodeid, seconds[function_of(item.nodeid)]))
     found = [function_of(item.nodeid) for item in order._ordered(items, 1)]
-    assert found[-2:] == ["test_autotune"] * 2 and found[:2] == ["test_loss_parity", "test_codes"]
+    assert found[-4:] == ["test_autotune"] * 2 + ["test_large"] * 2 and found[:2] == ["test_loss_parity", "test_codes"]
 
 
 @pytest.mark.parametrize(
