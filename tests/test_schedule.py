@@ -13,7 +13,9 @@ import pytest
 from fp8parity.gate.caches import MOST, POOL, share_cores
 from fp8parity.gate.schedule import Schedule
 from fp8parity.gate.tally import function_of
+from fp8parity.planning import cost
 from fp8parity.planning.balance import Work
+from fp8parity.planning.seconds import Key, Seconds
 from fp8parity.training import variables
 from processes import FIXTURES, ROOT, run
 
@@ -54,14 +56,21 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     assert set((tmp_path / "compiler.txt").read_text().split()) == {"False"}
 
 
-def test_a_training_comes_before_the_check_of_its_kernels_and_most_of_the_memory_is_asked_for_last(monkeypatch):
-    names = [f"suites/a.py::{test}[{cell}]" for cell in "ab" for test in ("test_large", "test_autotune", "test_loss_parity", "test_codes")]
-    items: list[Any] = [SimpleNamespace(nodeid=name, get_closest_marker=lambda marker: None) for name in names]
-    seconds = {"test_large": 9.5, "test_autotune": 9.0, "test_loss_parity": 5.0, "test_codes": 1.0}
+def test_controls_come_first_and_what_needs_kernels_or_most_of_the_memory_last(monkeypatch):
+    """Seen on an H100: three recipes of small waited 45 s for their control, and eight workers behind a check that waited for memory."""
+    table = Seconds({Key(test, "tiny", "x", "native"): s for test, s in (("test_large", 9.5), ("test_autotune", 9.0), ("test_codes", 1.0))})
+    names = [("test_large", "x"), ("test_codes", "x"), (cost.TRAINED, "x"), ("test_autotune", "x"), (cost.TRAINED, "bf16")]
+    items: list[Any] = [SimpleNamespace(nodeid=f"a.py::{test}[{r}]", get_closest_marker=lambda marker: None) for test, r in names]
+
+    def work(item: Any) -> Work:
+        test, recipe = function_of(item.nodeid), item.nodeid.partition("[")[2][:-1]
+        return cost.work(item.nodeid, Key(test, "tiny", recipe, "native"), 2 * (test == cost.TRAINED), table)
+
     order = Schedule(Any)  # type: ignore[arg-type]  # the order of tests needs no context
-    monkeypatch.setattr(order, "_work", lambda item: Work(item.nodeid, seconds[function_of(item.nodeid)]))
-    found = [function_of(item.nodeid) for item in order._ordered(items, 1)]
-    assert found[-4:] == ["test_autotune"] * 2 + ["test_large"] * 2 and found[:2] == ["test_loss_parity", "test_codes"]
+    monkeypatch.setattr(order, "_work", work)
+    assert [item.nodeid[6:] for item in order._ordered(items, 1)] == [
+        "test_loss_parity[bf16]", "test_loss_parity[x]", "test_codes[x]", "test_autotune[x]", "test_large[x]",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
