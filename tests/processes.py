@@ -38,9 +38,9 @@ def share() -> None:
     """Let the workers of pytest-xdist be forked from this process, and let them share the process that forks others. Each would import
     torch twice, for itself and for that process. For the main process, before it starts its workers."""
     with _silenced():  # torchao says which of its kernels this machine lacks
+        forkserver.ensure_running()  # it imports beside this process
         for name in (*LIBRARIES, *OWN):
             importlib.import_module(name)
-        forkserver.ensure_running()
     # It is a child of this process, which the workers cannot wait for.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
     fork_workers.install()

@@ -77,12 +77,13 @@ def torn(path: Path, content: str | bytes, *, new: bool = False) -> Path:
     return path
 
 
-@pytest.mark.parametrize("family", ["kill", "fill"])
-def test_a_writer_that_is_not_atomic_is_counted(monkeypatch, family):
-    """Planted: the file is opened at its place, and half a file stays there."""
+@pytest.mark.parametrize(("family", "trials"), [("kill", 24), ("fill", 6)], ids=["kill", "fill"])
+def test_a_writer_that_is_not_atomic_is_counted(monkeypatch, family, trials):
+    """Planted: the file is opened at its place, and half a file stays there. A kill must come between the two halves, so it needs more
+    trials than a full disk."""
     assert outcomes(made(family, "record", 6)) <= {Outcome.WHOLE, Outcome.REFUSED}
     monkeypatch.setattr(atomic, "write", torn)
-    lost = [t.result for t in made(family, "record", 24) if t.result.outcome == Outcome.LOST]
+    lost = [t.result for t in made(family, "record", trials) if t.result.outcome == Outcome.LOST]
     assert Result(Outcome.LOST, f"{RECORD} is torn") in lost
 
 

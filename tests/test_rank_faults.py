@@ -89,6 +89,7 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
         return real(process, timeout)
 
     monkeypatch.setattr(Torchrun, "wait", wait)
+    monkeypatch.setattr(launch, "GRACE", 1.0)
     with pytest.raises(ValueError, match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py"):
         planted("hang", limit=limit, patience=100)
 
