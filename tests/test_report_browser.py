@@ -86,7 +86,7 @@ DRAWN = """() => [...document.querySelectorAll('.canvas')].filter((c) => c.check
 })"""
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")])
 def test_every_plot_is_drawn_inside_the_page(visit, width, scheme):
     page = visit(width=width, color_scheme=scheme)
     first = page.evaluate(DRAWN)
