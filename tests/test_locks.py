@@ -76,8 +76,8 @@ def holding(folder: Path, gigabytes: str) -> Iterator[Holder]:
         ("0", ALONE, True),
         (ALONE, "0", True),
         (ALONE, ALONE, True),
-        ("64", "10", False),
-        ("10", "64", False),
+        ("58", "10", False),
+        ("10", "58", False),
         ("64", "20", True),
         ("20", "64", True),
         ("100", "0", True),
@@ -162,7 +162,7 @@ def test_a_timed_run_is_not_overtaken_by_small_runs(tmp_path, first):
                 assert later.holds(30)
 
 
-@pytest.mark.parametrize(("first", "most", "next_one"), [("40", "64", "10"), ("20", "76", "0")])
+@pytest.mark.parametrize(("first", "most", "next_one"), [("40", "58", "10"), ("20", "76", "0")])
 def test_a_run_that_needs_most_of_the_memory_is_not_overtaken(tmp_path, first, most, next_one):
     """Not even by a small run, if it needs the slots of small runs, too."""
     with holding(tmp_path, first) as one:
@@ -230,9 +230,13 @@ def test_how_much_of_a_gpu_is_held():
     assert needed == pytest.approx({"tiny": 0.132, "mini": 0.94, "small": 13.6, "base": 32.6, "1b": 64.7}, rel=0.03)
     assert not any(locks.of_run(preset).alone for preset in known.values())
     large = checks.get("large").use
+    assert large.memory > 40.3 * 2**30
     assert locks.of_check(known["tiny"], large) == large
     assert locks.of_check(known["1b"], locks.SHARED).memory == pytest.approx(1.25 * 4 * 16 * 1_158_776_832)
     assert locks.of_check(known["small"], locks.SHARED).memory > 66 * 117_401_856  # what the check gradients was measured to need
+    of_modes = locks.of_check(known["small"], checks.get("modes").use).memory
+    assert of_modes == locks.of_check(known["small"], locks.SHARED).memory / 2
+    assert of_modes > 1.70 * 2**30  # what modes was measured to reserve
     assert locks.of_check(known["tiny"], locks.ALONE).alone
 
 
