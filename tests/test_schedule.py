@@ -10,13 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fp8parity.gate.caches import MOST, POOL, share_cores
 from fp8parity.gate.schedule import Schedule
 from fp8parity.gate.tally import function_of
 from fp8parity.planning import cost
 from fp8parity.planning.balance import Work
 from fp8parity.planning.seconds import Key, Seconds
-from fp8parity.training import variables
 from processes import FIXTURES, ROOT, run
 
 PROBE = """
@@ -71,29 +69,6 @@ def test_controls_come_first_and_what_needs_kernels_or_most_of_the_memory_last(m
     assert [item.nodeid[6:] for item in order._ordered(items, 1)] == [
         "test_loss_parity[bf16]", "test_loss_parity[x]", "test_codes[x]", "test_autotune[x]", "test_large[x]",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("cores", "workers", "threads"), [(16, 1, "16"), (16, 4, "4"), (16, 8, "1"), (16, 32, "1"), (128, 2, "32"), (128, 8, "16")]
-)
-def test_workers_share_the_cores_for_compilation(monkeypatch, cores, workers, threads):
-    """The cores are those that the process may use: a scheduler gave it a part of a machine of 512. torch itself starts 32 at most."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 512)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)))
-    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
-    share_cores(workers)
-    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == threads
-    assert (POOL, MOST) == (4, 32)
-    monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
-    share_cores(workers)
-    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "7"
-
-
-def test_how_many_processes_compile_is_not_recorded():
-    """Otherwise the records of a session with workers would be those of another machine."""
-    assert variables.recorded({"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_MAX_AUTOTUNE": "1"}) == {
-        "TORCHINDUCTOR_MAX_AUTOTUNE": "1"
-    }
 
 
 @pytest.mark.slow
