@@ -23,16 +23,26 @@ def sixteen(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("count", "workers", "threads"), [(16, 1, "16"), (16, 4, "4"), (16, 8, "1"), (16, 32, "1"), (128, 2, "32"), (128, 8, "16")]
+    ("count", "workers", "cpu", "gpu"),
+    [
+        (16, 1, "16", "16"),
+        (16, 4, "4", "4"),
+        (16, 8, "1", "3"),
+        (16, 32, "1", "3"),
+        (128, 2, "32", "32"),
+        (128, 8, "16", "16"),
+    ],
 )
-def test_workers_share_the_cores_for_compilation(monkeypatch, count, workers, threads):
+def test_workers_share_the_cores_for_compilation(monkeypatch, count, workers, cpu, gpu):
     """torch itself starts 32 processes at most."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
-    cores.compile_with_few(workers)
-    assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == threads
-    assert (cores.POOL, cores.MOST) == (4, 32)
+    for driver, threads in ((None, cpu), (Driver(status=3), cpu), (Driver(), gpu)):
+        monkeypatch.setattr(cores, "_driver", lambda driver=driver: driver)
+        monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+        cores.share(workers)
+        assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == threads
     monkeypatch.setenv("TORCHINDUCTOR_COMPILE_THREADS", "7")
-    cores.compile_with_few(workers)
+    cores.share(workers)
     assert os.environ["TORCHINDUCTOR_COMPILE_THREADS"] == "7"
 
 
@@ -87,7 +97,8 @@ WAITING = """
 import sys, time
 from fp8parity.gate import cores
 if sys.argv[1] == "sleeps":
-    cores.sleep_while_waiting(cores._driver())
+    driver = cores._driver()
+    cores.sleep_while_waiting(driver, cores._count(driver))
 import torch
 torch.cuda.synchronize()
 begun, used = time.perf_counter(), time.process_time()
