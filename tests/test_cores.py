@@ -72,9 +72,9 @@ class Driver:
         return self.status
 
 
-@pytest.mark.parametrize(("workers", "flags"), [(1, {}), (16, {}), (17, {0: 4, 1: 4})])
-def test_more_workers_than_cores_sleep_while_they_wait(monkeypatch, workers, flags):
-    """With a core for each worker, nobody needs the core of one that waits, and it sees the end of its work sooner."""
+@pytest.mark.parametrize(("workers", "flags"), [(1, {}), (4, {}), (5, {0: 4, 1: 4}), (24, {0: 4, 1: 4})])
+def test_workers_with_few_cores_sleep_while_they_wait(monkeypatch, workers, flags):
+    """With four cores for each worker, nobody needs the core of one that waits, and it sees the end of its work sooner."""
     driver = Driver()
     monkeypatch.setattr(cores, "_driver", lambda: driver)
     cores.share(workers)
