@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +12,10 @@ from fp8parity.judging import known_failures, numerics
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
-from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from paired import SEEDS, STEPS, Make, at, golden_of, judged, runner
-from sessions import GOLDEN, stored, verdict
+from sessions import verdict
 
 NAN = math.nan
 ENTRY = """
@@ -152,45 +150,6 @@ def test_the_numbers_of_a_record_are_those_that_are_not_green(trajectory):
     found = verdict(Measurements(cell=cell, check="gemm", values=values, provenance=trajectory().provenance, session="s", schema_version=1))
     assert found.status == "fail"
     assert [(f.metric, f.where, f.value) for f in found.failing] == [rows[0], rows[2]]
-
-
-class TestCommittedRows:
-    """golden/known_failures.toml against the records that it was measured on."""
-
-    @pytest.fixture(scope="class")
-    def records(self) -> dict[tuple[str, str], Measurements]:
-        found = [r for name in ("h200", "h100") for r in sets.load([GOLDEN / "records" / f"{name}.zip"])]
-        return {(r.cell.id, r.check): r for r in found if isinstance(r, Measurements) and r.cell.recipe == "ao-rowwise-gw-hp"}
-
-    def judged(self, record: Measurements) -> Status:
-        own, rules = stored()
-        assert rules.known is not None
-        return rules.known.mark(numerics.judge(record, rules, own.numbers)).status
-
-    @pytest.mark.parametrize(("model", "check"), [("mini", "autotune"), ("small", "autotune"), ("mini", "modes"), ("1b", "modes")])
-    def test_the_measured_failures_are_known(self, records, model, check):
-        assert self.judged(records[f"ao-rowwise-gw-hp-{model}-native", check]) == "known"
-
-    @pytest.mark.parametrize(
-        ("check", "metric", "value"),
-        [
-            ("autotune", "configuration difference", 0.3),
-            ("autotune", "autotuned kernels", 2.0),
-            ("modes", "compiled difference", 0.6),
-            ("modes", "graphed difference", 0.1),
-            ("modes", "compiled graphs", 0.0),
-        ],
-    )
-    def test_other_values_and_further_numbers_are_red(self, records, check, metric, value):
-        record = records["ao-rowwise-gw-hp-mini-native", check]
-        values = [replace(m, value=value) if m.metric == metric else m for m in record.values]
-        assert self.judged(record.model_copy(update={"values": values})) == "fail"
-
-    def test_another_kernel_is_red(self, records):
-        record = records["ao-rowwise-gw-hp-mini-native", "autotune"]
-        other = [note.replace("silu", "gelu") for note in record.notes]
-        assert other != record.notes
-        assert self.judged(record.model_copy(update={"notes": other})) == "fail"
 
 
 class TestLossParity:
