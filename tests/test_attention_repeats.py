@@ -5,23 +5,35 @@ from __future__ import annotations
 import itertools
 
 import torch
-from attention_repeats import counted
+from attention_repeats import counted, summary
+from fp8parity.checks.attention import TENSORS
 
-EXACT = {name: torch.ones(100, dtype=torch.float64) for name in ("output", "dq")}
+EXACT = {name: torch.ones(100, dtype=torch.float64) for name in TENSORS}
+USUAL, ODD = "40.000 40.000 40.000 40.000", "40.000 40.000 20.000 40.000"
+
+
+def attending(odd_dk: float):
+    """An attention whose fourth result has another dk."""
+    calls = itertools.count()
+    return lambda: {name: EXACT[name] * (odd_dk if n == 3 and name == "dk" else 1.01) for n in [next(calls)] for name in EXACT}
+
+
+def seconds():
+    """A clock that goes on by one second each time that somebody looks."""
+    ticks = itertools.count()
+    return lambda: float(next(ticks))
 
 
 def test_one_result_among_many_is_counted():
-    calls = itertools.count()
+    seen = counted(attending(1.1), EXACT, 10.0, seconds())
+    assert seen == {USUAL: 9, ODD: 1}
+    assert summary(seen) == f"1 of 10 repeats differ: 9 x {USUAL}, 1 x {ODD}"
 
-    def attend():
-        odd = next(calls) == 3
-        return {name: EXACT[name] * (1.1 if odd and name == "output" else 1.01) for name in EXACT}
 
-    seen = counted(attend, EXACT, 0.05)
-    assert next(calls) == sum(seen.values()) > 4
-    assert seen.pop((20.0, 40.0)) == 1
-    assert list(seen) == [(40.0, 40.0)]
+def test_a_nan_is_one_result_however_often_it_comes():
+    seen = counted(lambda: {name: EXACT[name] * torch.nan for name in EXACT}, EXACT, 5.0, seconds())
+    assert seen == {"nan nan nan nan": 5}
 
 
 def test_a_process_without_time_measures_once():
-    assert counted(lambda: {name: EXACT[name] * 0.99 for name in EXACT}, EXACT, 0.0) == {(40.0, 40.0): 1}
+    assert counted(attending(1.01), EXACT, 0.0, seconds()) == {USUAL: 1}

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fp8parity import checks
@@ -238,6 +240,8 @@ def test_how_much_of_a_gpu_is_held():
     assert of_modes == locks.of_check(known["small"], locks.SHARED).memory / 2
     assert of_modes > 1.70 * 2**30  # what modes was measured to reserve
     assert locks.of_check(known["tiny"], locks.ALONE).alone
+    users: Any = SimpleNamespace(model=known["small"].model)  # a user's own model, whose activations are not known
+    assert locks.of_check(users, checks.get("modes").use).memory == 2 * of_modes == locks.of_run(users).memory
 
 
 def test_a_model_of_the_users_own_is_held_by_its_parameters():
