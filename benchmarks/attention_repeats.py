@@ -14,11 +14,12 @@ import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.synchronize import Barrier
 
 import torch
 from fp8parity import recipes
-from fp8parity.checks.attention import SHAPE, TENSORS, WARMUP, draw, reference, results
+from fp8parity.checks.attention import SHAPE, TENSORS, draw, reference, results, settled
 from fp8parity.recipes.registry import adapter, preload
 from torch import Tensor
 
@@ -51,13 +52,7 @@ def process(number: int, recipe: str, seconds: float, together: Barrier) -> None
         raise ValueError(f"{recipe}: its package has no FP8 attention")
     operands = [t.to("cuda") for t in draw(SHAPE)]
     exact = results(reference, *(t.double() for t in operands))
-
-    def attend() -> Results:
-        attention = vendor.attention(chosen, SHAPE, fp8=True)
-        for _ in range(WARMUP):
-            results(attention, *operands)
-        return results(attention, *operands)
-
+    attend = partial(settled, vendor, chosen, operands)
     attend()
     together.wait(timeout=300)
     print(f"process {number}: {summary(counted(attend, exact, seconds))}", flush=True)

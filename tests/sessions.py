@@ -13,6 +13,7 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.verdict import Verdict
+from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
 from fp8parity.runner import Runner, Settings
@@ -58,3 +59,9 @@ def verdict(record: Measurements, folder: Path = GOLDEN) -> Verdict:
     [evaluation] = evaluate([record], *(stored() if folder == GOLDEN else (goldens.load(folder), policy.load(folder, DAY))))
     [found] = evaluation.verdicts
     return found
+
+
+def measured_in(name: str, cell: str, check: str) -> Measurements:
+    """The record of a check in a committed set."""
+    found = [r for r in sets.load([GOLDEN / "records" / f"{name}.zip"]) if isinstance(r, Measurements)]
+    return next(r for r in found if (r.cell.id, r.check) == (cell, check))

@@ -9,13 +9,7 @@ from fp8parity.judging import numerics
 from fp8parity.judging.verdict import Status
 from fp8parity.records import sets
 from fp8parity.records.schema import Measurements
-from sessions import GOLDEN, stored
-
-
-def measured_in(name: str, cell: str, check: str) -> Measurements:
-    """The record of a check in a committed set."""
-    found = [r for r in sets.load([GOLDEN / "records" / f"{name}.zip"]) if isinstance(r, Measurements)]
-    return next(r for r in found if (r.cell.id, r.check) == (cell, check))
+from sessions import GOLDEN, measured_in, stored
 
 
 @pytest.fixture(scope="module")

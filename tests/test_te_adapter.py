@@ -124,6 +124,7 @@ def forget() -> None:
 def stand_in(monkeypatch):
     """``transformer_engine`` in ``sys.modules``, and the adapters that import it forgotten before and after."""
     outer = StandIn()
+    monkeypatch.setattr(attention, "REPEATS", 1)
 
     def backend(params):
         logger = logging.getLogger("DotProductAttention")
@@ -228,8 +229,8 @@ def test_fp8_attention_is_as_far_from_fp64_as_fp8_is(session, stand_in):
     values = measured((found, notes))
     assert all(values[f"fp8 attention used @ {name}"] == 1 for name in attention.TENSORS)
     assert all(20 < values[f"attention sqnr @ {name}"] < 35 for name in attention.TENSORS)
-    assert notes == ["TE selects FusedAttention, sub-backend 2"]
-    assert stand_in.scale_updates == [False] * (attention.WARMUP + 1)
+    assert (notes, values["repeat difference @ new modules"]) == (["TE selects FusedAttention, sub-backend 2"], 0)
+    assert stand_in.scale_updates == [False] * (attention.WARMUP + 1) * 2
 
 
 def test_attention_that_fell_back_to_bf16_is_found(session, stand_in):
@@ -245,6 +246,5 @@ def test_attention_skips_with_the_packages_own_reason(session, stand_in):
     stand_in.refreshes = False
     reason = "TE has no FP8 attention for te-current here: Disabling FusedAttention for bshd_bshd_bshd"
     assert session.skip_reason("attention", one) == reason
-    assert AttentionLogging._log_level == logging.WARNING
-    assert logging.getLogger("DotProductAttention").handlers == []
+    assert (AttentionLogging._log_level, logging.getLogger("DotProductAttention").handlers) == (logging.WARNING, [])
     assert "Transformer Engine's" in session.skip_reason("attention", cell("ao-rowwise", "emulated"))
