@@ -20,6 +20,7 @@ from multiprocessing.synchronize import Barrier
 import torch
 from fp8parity import recipes
 from fp8parity.checks.attention import SHAPE, TENSORS, draw, reference, results, settled
+from fp8parity.numerics.operands import sqnr
 from fp8parity.recipes.registry import adapter, preload
 from torch import Tensor
 
@@ -32,8 +33,7 @@ def counted(attend: Callable[[], Results], exact: Results, seconds: float, clock
     end = clock() + seconds
     while not seen or clock() < end:
         found = attend()
-        noise = [(found[name].double() - exact[name]).norm() / exact[name].norm() for name in TENSORS]
-        seen[" ".join(f"{float(-20 * torch.log10(share)):.3f}" for share in noise)] += 1
+        seen[" ".join(f"{sqnr(exact[name], found[name]):.3f}" for name in TENSORS)] += 1
     return seen
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fp8parity.gate.tally import function_of
 
 FOLDER = "CORE_SECONDS"
 """The environment variable with the folder."""
@@ -45,7 +46,7 @@ def table(folder: Path) -> dict[str, list[float]]:
     for path in sorted(folder.glob("*.csv")):
         with open(path, newline="") as lines:
             for test, *seconds in csv.reader(lines):
-                row = sums.setdefault(test.partition("[")[0].rpartition("::")[2], [0.0, 0.0, 0.0, 0.0])
+                row = sums.setdefault(function_of(test), [0.0, 0.0, 0.0, 0.0])
                 row[:] = [a + b for a, b in zip(row, [1.0, *map(float, seconds)], strict=True)]
     return dict(sorted(sums.items(), key=lambda item: -item[1][2] - item[1][3]))
 
