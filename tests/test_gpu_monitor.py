@@ -76,17 +76,22 @@ def test_the_watch_keeps_every_clock(monkeypatch):
 
 
 class Counter:
-    """A counter of energy of a GPU at 700 W that moves every 0.1 s, and a clock. Looking at the clock takes 1 ms."""
+    """A counter of energy that moves every 0.1 s, and its clock: one look at the counter takes 1 ms.
+
+    The GPU draws 100 W for 0.25 s, then 700 W: the first readings hold what ran before.
+    Only the thread that looks at the counter moves the clock, so the threads' order does not matter.
+    """
 
     def __init__(self) -> None:
-        self.now = 0.0
+        self.looks = 0
 
     def perf_counter(self) -> float:
-        self.now += 0.001
-        return self.now
+        return self.looks * 0.001
 
     def energy(self) -> float:
-        return 700 * 0.1 * int(self.perf_counter() / 0.1)
+        self.looks += 1
+        read = self.looks // 100 * 0.1
+        return 100 * read if read < 0.25 else 25 + 700 * (read - 0.25)
 
 
 def test_the_power_is_that_between_two_moves_of_the_counter(monkeypatch):
@@ -97,7 +102,7 @@ def test_the_power_is_that_between_two_moves_of_the_counter(monkeypatch):
     monitor = gpu_monitor.GPUMonitor(torch.device("cpu"))
     monkeypatch.setattr(monitor, "_energy", counter.energy)
     monitor.measure_power(lambda: None)
-    assert monitor.watts == pytest.approx([700], rel=0.05)
+    assert monitor.watts == pytest.approx([700], rel=1e-9)
 
 
 def test_a_gpu_that_tells_no_energy_has_no_power(monkeypatch):
