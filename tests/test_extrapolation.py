@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
 from fp8parity.prediction import reach
-from fp8parity.prediction.calibration import calibrate, held_out, residuals
+from fp8parity.prediction.calibration import Calibration, calibrate, held_out, residuals
 from fp8parity.prediction.reach import Size, excesses
 from fp8parity.records import sets
 from fp8parity.workload import shapes
@@ -66,8 +67,27 @@ class TestFeatures:
         found = residuals(gpu.made(("small", "1b", "llama3-8b", "llama3-70b")), steps)
         assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small"]
         others = [r for r in found if not r.extrapolated]
-        assert calibrate(found) == calibrate(others) and calibrate(found).n == 3
+        whole = calibrate(found)
+        assert replace(whole, beyond_sd=0.0, beyond=0) == calibrate(others) and whole.n == 3
         assert [r.covered for r in held_out(found) if r.extrapolated] == [False]
+
+    def test_its_errors_widen_the_interval_of_other_extrapolated_ones(self):
+        """Both are 0.3 off in logarithms, and no other cell is off."""
+        off = {"small": 0.3, "base": 0.3}
+        steps = [gpu.timed(shapes.get(name), off=off.get(name, 0.0)) for name in ("small", "base", "llama3-8b", "llama3-70b")]
+        found = residuals(gpu.made(("llama3-8b", "llama3-70b")), steps)
+        assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small", "base"]
+        other = calibrate(found, "base")
+        assert other.beyond == 1 and other.beyond_sd == pytest.approx(0.3, rel=0.15) and other.sd < 0.05
+        narrow, wide = (other.interval(1.2, "te-current native", beyond) for beyond in (False, True))
+        assert narrow[1] == wide[1]
+        assert math.log(wide[2] / wide[1]) / math.log(narrow[2] / narrow[1]) == pytest.approx(other.beyond_sd / other.sd)
+        assert math.log(wide[1] / wide[0]) == pytest.approx(math.log(wide[2] / wide[1]))
+        assert all(r.covered for r in held_out(found))
+
+    def test_small_errors_of_extrapolated_ones_narrow_nothing(self):
+        other = Calibration({}, 0.0, sd=0.05, n=9, models=3, beyond_sd=0.01, beyond=2)
+        assert other.interval(1.2, "te-current native", True) == other.interval(1.2, "te-current native", False)
 
 
 class TestTokens:

@@ -1,0 +1,106 @@
+"""What training adds to a GEMM alone: casts along memory and across it, and the scaling of results, each with a cost of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import made_up_gpu as gpu
+import pytest
+from fp8parity.prediction.basis import PRODUCTS, Basis
+from fp8parity.prediction.casts import Additions, of
+from fp8parity.prediction.step import CASTS, step_time
+from fp8parity.recipes.registry import RECIPES
+from fp8parity.records.cell import Execution
+from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
+from fp8parity.workload import shapes
+from fp8parity.workload.shapes import GemmShape
+
+ROWWISE, CAST, ALONG, ACROSS, RESULT = "ao-rowwise", 8e-6, 2e-12, 3e-12, 5e-12
+"""A recipe, the seconds of a cast, and those of an element of each kind."""
+READ = {"fprop": ["x", "w"], "dgrad": ["dy", "w"], "wgrad": ["dy", "x"]}
+LINEAR = GemmShape("o", 3, 5, 7)
+
+
+def law(g: TimedGemm | GemmShape, product: Product) -> tuple[float, float]:
+    """(the seconds of the casts, those of the result) of a GEMM. Only fprop has fast accumulation, and no scaling after it."""
+    m, n, k = g.m, g.n, g.k
+    along, across, result = {
+        "fprop": (m * k + n * k, 0, 0),
+        "dgrad": (m * n, n * k, m * k),
+        "wgrad": (0, m * n + m * k, n * k),
+    }[product]
+    return 2 * CAST + ALONG * along + ACROSS * across, RESULT * result
+
+
+def rowwise(record: GemmTimes, scaled: bool = True) -> GemmTimes:
+    """The same GEMMs with torchao's rowwise recipe. ``scaled``: it scales the results of split accumulation."""
+    made, alone = [], 0.0
+    for g in record.gemms:
+        split = Accumulation.FAST if g.gemm == "fprop" else Accumulation.SPLIT
+        if g.mode == GemmMode.KERNEL:
+            alone = g.recipe_seconds[0]
+            made.append(g.model_copy(update={"accumulation": split}))
+            continue
+        casts, result = law(g, g.gemm)
+        seconds = alone + casts + (result if scaled else 0.0)
+        made.append(g.model_copy(update={"accumulation": split, "casts": READ[g.gemm], "recipe_seconds": [seconds] * 3}))
+    return record.model_copy(update={"gemms": made, "cell": record.cell.model_copy(update={"recipe": ROWWISE})})
+
+
+def basis_of(scaled: bool = True) -> Basis:
+    """Its steps are timed at base, of which no GEMM was."""
+    return replace(gpu.made(), gemms=tuple(rowwise(gpu.gemm_times(shapes.get(n)), scaled) for n in ("small", "llama3-8b")))
+
+
+@pytest.mark.parametrize(
+    ("product", "operands", "casts", "results"),
+    [
+        ("fprop", ("x", "w"), {"casts": 2, "elements": 3 * 7 + 5 * 7, "across": 0}, 3 * 5),
+        ("dgrad", ("dy", "w"), {"casts": 2, "elements": 3 * 5, "across": 5 * 7}, 3 * 7),
+        ("wgrad", ("dy", "x"), {"casts": 2, "elements": 0, "across": 3 * 5 + 3 * 7}, 5 * 7),
+        ("dgrad", ("dy",), {"casts": 1, "elements": 3 * 5, "across": 0}, 3 * 7),
+        ("wgrad", (), {"casts": 0, "elements": 0, "across": 0}, 5 * 7),
+    ],
+)
+def test_sizes_are_those_of_the_operands_and_of_the_result(product, operands, casts, results):
+    for groups in (1, 4):
+        g = replace(LINEAR, groups=groups)
+        of_groups = {name: size * (1 if name == "casts" else groups) for name, size in casts.items()}
+        assert Additions(product, operands, split=True).casts(g) == of_groups
+        assert Additions(product, operands, split=True).results(g) == {"results": results * groups}
+        assert Additions(product, operands, split=False).results(g) == {"results": 0}
+
+
+def test_a_timed_gemm_says_what_it_adds():
+    [g] = [g for g in rowwise(gpu.gemm_times(shapes.get("small"))).gemms if (g.linear, g.gemm, g.mode) == ("q 0", "dgrad", "training")]
+    assert of(g) == Additions("dgrad", ("dy", "w"), split=True)
+    assert of(g.model_copy(update={"casts": ["w"], "accumulation": Accumulation.NONE})) == Additions("dgrad", ("w",), split=False)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_each_kind_of_cost_is_found(product):
+    found = basis_of()
+    for g in (GemmShape("o", 16_384, 1024, 2048), GemmShape("down", 4096, 8192, 512)):
+        casts, results = law(g, product)
+        assert found.casts(ROWWISE, product, g) == pytest.approx(casts, rel=1e-4)
+        assert found.results(ROWWISE, product, g) == pytest.approx(results, rel=1e-4, abs=1e-12)
+
+
+def test_results_that_nothing_scales_cost_nothing():
+    """As in Transformer Engine, whose kernels split the accumulation, too, and take the scales themselves."""
+    found = basis_of(scaled=False)
+    assert [found.results(ROWWISE, p, GemmShape("o", 16_384, 1024, 2048)) for p in PRODUCTS] == pytest.approx([0, 0, 0], abs=1e-9)
+    te = gpu.made()
+    assert [te.results("te-current", p, LINEAR) for p in PRODUCTS] == [0, 0, 0]
+    assert [te.casts("bf16", p, LINEAR) + te.results("bf16", p, LINEAR) for p in PRODUCTS] == [0, 0, 0]
+
+
+def test_a_compiler_joins_casts_and_scales_each_result():
+    """q, k and v read one x, which is cast once. Each has its own dx, which is scaled."""
+    found, work, recipe = basis_of(), shapes.get("base"), RECIPES[ROWWISE]
+    assert recipe.native is not None and recipe.native.compile
+    seconds = step_time(found, work, recipe, Execution.NATIVE).parts[CASTS] / work.shape.layers
+    casts = sum(g.count * law(g, p)[0] for g in work.shape.layer(work.tokens, joined=True) for p in PRODUCTS)
+    results = {j: sum(g.count * law(g, p)[1] for g in work.shape.layer(work.tokens, joined=j) for p in PRODUCTS) for j in (False, True)}
+    assert results[False] > 1.4 * results[True]
+    assert seconds == pytest.approx(casts + results[False], rel=1e-3)
