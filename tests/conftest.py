@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import processes
 import pytest
+import remembered  # noqa: F401  # the committed goldens, read once
 import reports
 import sessions
 import torch

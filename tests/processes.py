@@ -31,7 +31,7 @@ CONTEXT = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis"]
 """torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
 OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.distributed.checkpoint"]
-CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, "torch.distributed.run"])
+CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, "torch.distributed.run", "remembered"])
 
 
 def share() -> None:

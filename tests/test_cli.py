@@ -112,6 +112,18 @@ def test_judge_by_its_exit_status(trajectory, tmp_path, capsys, value, code):
     assert "te-current" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("with_other", [False, True])
+def test_a_machine_whose_records_give_no_verdict_is_refused(trajectory, tmp_path, capsys, with_other):
+    """Steps with other lengths are timed to be shown. Also beside green checks of another machine."""
+    green = measured(trajectory, 28.5)
+    write_json(tmp_path / name_of(green), green)
+    assert main(["judge", str(tmp_path), "--golden-dir", GOLDEN]) == 0
+    shown = f"{GOLDEN}/records/h200-lengths.zip"
+    assert main(["judge", shown, *([str(tmp_path)] if with_other else []), "--golden-dir", GOLDEN]) == 1
+    out = capsys.readouterr().out
+    assert "Refuse: nothing was checked." in out and (out.count("Accept: the only check is green.") == 1 + with_other)
+
+
 @pytest.fixture
 def bare(trajectory, tmp_path) -> list[str]:
     """The command that judges a number for which there is a rule, but no measured number."""
