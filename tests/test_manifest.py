@@ -149,6 +149,27 @@ def empty_policy(folder: Path) -> Path:
     return made
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("-k", "codes", "--require", "te-current-native"), "required cell te-current-native was skipped: "),
+        (("-k", "codes", "test_broken.py", "--continue-on-collection-errors"), "test_broken.py: ModuleNotFoundError: "),
+        (("-k", "gemm", "--recipe", "bf16", "--execution", "native"), "only the BF16 control was checked and no recipe: "),
+    ],
+    ids=["required", "not collected", "control alone"],
+)
+def test_what_makes_a_session_red_beside_its_tests_makes_judge_red(project, tmp_path, capsys, arguments, problem):
+    (project / "test_broken.py").write_text("import nothing_of_this_name\n")
+    done = gate(project, tmp_path, *arguments)
+    assert done.returncode == 1, done.stdout
+    [text] = only(tmp_path).problems
+    assert text.startswith(problem)
+    assert judged(tmp_path) == 1
+    assert f"Refuse: the only check that ran is green, but session {only(tmp_path).session}: {text[:40]}" in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
 def test_nothing_is_written_if_nothing_could_run(project, tmp_path):
     records = tmp_path / "records"
     done = gate(project, records, "-m", "h100")

@@ -1,0 +1,109 @@
+"""What a session selected, or had to run, and did not: `judge`, `compare` and `history` say it, as the session did."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import two_sides
+from fp8parity.cli import main
+from fp8parity.judging.compare.lost import lost
+from fp8parity.judging.completeness import lost_shards, missing, problems
+from fp8parity.records import manifest
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.manifest import Manifest, Selected, Shard
+from fp8parity.records.schema import Measurement, Measurements
+from two_sides import save
+
+CELL = "ao-mxfp8-nano-emulated"
+CRASHED = Selected(cell=CELL, test="test_gemm", outcome="failed")
+REQUIRED = "required cell te-current-native was skipped: needs the package transformer_engine, which is not installed"
+
+
+@pytest.fixture
+def runs(trajectory):
+    return partial(two_sides.runs, trajectory)
+
+
+@pytest.fixture
+def session(trajectory):
+    def made(*selected: Selected, **changes: object) -> Manifest:
+        given = {"status": "ok", "selected": list(selected), "options": [], "started": "", "ended": "", "session": "s"} | changes
+        return Manifest.model_validate({"provenance": two_sides.provenance(trajectory), **given})
+
+    return made
+
+
+@pytest.fixture
+def sides(runs, tmp_path) -> list[str]:
+    """Two sets that agree to the bit."""
+    return [str(save(tmp_path / "old", runs())), str(save(tmp_path / "new", runs("2.13.0")))]
+
+
+def test_the_problems_of_a_session_are_missing_parts(session):
+    assert problems([session(), session(problems=[REQUIRED, "x"], session="t")]) == [f"session t: {REQUIRED}", "session t: x"]
+    assert missing([session(problems=[REQUIRED])], []) == [f"session s: {REQUIRED}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "selected", "lines"),
+    [
+        ("internal error", (), ["shard 2 of 2 is missing, and shard 1 is here (split aaaaaaaa)"]),
+        ("internal error", (CRASHED,), []),
+        ("ok", (), []),
+    ],
+    ids=["died", "died later", "had nothing to do"],
+)
+def test_a_shard_that_died_before_it_selected_anything_is_lost(session, status, selected, lines):
+    first, second = (Shard(index=i, count=2, split="a" * 64) for i in (1, 2))
+    assert lost_shards([session(shard=first), session(*selected, shard=second, session="t", status=status)]) == lines
+
+
+def test_if_all_shards_died_all_are_missing(session):
+    shards = [session(shard=Shard(index=i, count=2, split="a"), session=str(i), status="interrupted") for i in (1, 2)]
+    assert lost_shards(shards) == ["shard 1, 2 of 2 is missing, and shard none is here (split a)"]
+
+
+def test_what_a_side_lost_has_its_cell_its_tests_and_its_side(session):
+    gone = session(CRASHED, CRASHED.model_copy(update={"test": "test_state", "outcome": "not run"}), problems=[REQUIRED])
+    assert [m.text for m in lost([gone], [], "NEW")] == [
+        f"{CELL} test_gemm (no record holds it), test_state (it was not run) (in NEW)",
+        f"session s: {REQUIRED} (in NEW)",
+    ]
+    assert lost([], [], "OLD") == []
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_cell_that_only_one_manifest_knows_is_no_parity(sides, session, capsys, side):
+    """It is new in NEW, or both sides lost it: no record shows it."""
+    assert main(["compare", *sides]) == 0
+    capsys.readouterr()
+    manifest.write(Path(sides[side]), session(CRASHED))
+    assert main(["compare", *sides]) == 2
+    words = f"missing: {CELL} test_gemm (no record holds it) (in {('OLD', 'NEW')[side]})"
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("Cannot say, because one side lacks cells.") and words in out
+
+
+def test_what_is_missing_on_a_side_is_told_once(runs, trajectory, session, tmp_path, capsys):
+    more = [trajectory("ao-mxfp8", s, 0.0, provenance=two_sides.provenance(trajectory)) for s in range(3)]
+    sides = [save(tmp_path / "old", [*runs(), *more]), save(tmp_path / "new", runs("2.13.0"))]
+    manifest.write(sides[1], session(CRASHED))
+    assert main(["compare", *map(str, sides)]) == 2
+    assert capsys.readouterr().out.count(CELL) == 2  # in the first sentence and in the list
+
+
+def test_a_kept_run_that_lost_a_part_is_red(trajectory, session, tmp_path, capsys):
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
+    row = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
+    where = {"provenance": trajectory().provenance, "session": "s", "schema_version": 1}
+    green = Measurements.model_validate({"cell": cell, "check": "gemm", "values": [row], **where})
+    whole, part = (save(tmp_path / name, [green]) for name in ("whole", "part"))
+    manifest.write(part, session(CRASHED))
+    kept = ["--parity-records", str(tmp_path / ".parity")]
+    for folder, code in ((whole, 0), (part, 1)):
+        assert main(["history", "add", folder.name, str(folder), *kept]) == 0
+        assert main(["history", "last", *kept]) == code
+    lines = capsys.readouterr().out
+    assert f"1 green, but the manifest of session s selected {CELL}" in " ".join(lines.split())
