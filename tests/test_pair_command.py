@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,8 @@ def test_the_table_of_a_pull_request(folder, capsys):
 
 
 def test_its_command_gives_the_same_table_again(folder, capsys):
-    assert main(["verdict", "bf16", "fp8", "--margin", "0.3%", "--spread", "0.03%", "--until", "390", "--repeat", "bf16", "--table"]) == 0
+    automodel(folder / "again", curve(chaos=2))
+    assert main(["verdict", "bf16", "fp8", "--margin", "0.3%", "--spread", "0.03%", "--until", "390", "--repeat", "again", "--table"]) == 0
     table = capsys.readouterr().out
     command = re.search(r"`(fp8parity .*)`", table)
     assert command is not None
@@ -114,6 +116,13 @@ def test_more_seeds(folder, capsys):
     automodel(folder / "fp8-1", curve(1, chaos=1))
     assert main(["verdict", "bf16", "fp8", "--seed", "bf16-1", "fp8-1"]) == 0
     assert "parity with BF16, on 2 pairs" in capsys.readouterr().out
+
+
+def test_a_repeat_may_equal_bf16_to_the_bit(folder, capsys):
+    """On a deterministic stack it does."""
+    shutil.copytree(folder / "bf16", folder / "copy")
+    assert main(["verdict", "bf16", "fp8", "--repeat", "copy"]) == 0
+    assert "parity with BF16, on one pair and repeats of BF16" in capsys.readouterr().out
 
 
 def test_a_users_own_loss(folder, capsys):

@@ -10,6 +10,7 @@ from fp8parity.judging.pair.aligned import align
 from fp8parity.judging.pair.finding import PUBLISHED, Asked, Finding
 from fp8parity.judging.pair.noise import grain, holes, interval, run_to_run, tail_of
 from fp8parity.judging.stats import batch_error
+from fp8parity.runs.run import Run
 from plain_runs import both, noisy, run
 from scipy import stats
 
@@ -159,3 +160,40 @@ def test_the_interval_of_several_pairs_pools_their_own_spread(count):
     found = interval(curves, Asked())
     assert (found.low, found.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half), rel=1e-9)
     assert (found.n, found.level) == (count, 0.9)
+
+
+def without(pair_of: list[float], lost: range) -> Run:
+    """A run that did not log these steps."""
+    kept = [at for at in range(1, len(pair_of) + 1) if at not in lost]
+    return run([pair_of[at - 1] for at in kept], "fp8", points=kept)
+
+
+@pytest.mark.parametrize(
+    ("lost", "found"),
+    [
+        (range(342, 361), None),
+        (range(341, 361), "20 of 96 points of the tail are missing in one of the files, from step 305 on"),
+        (range(321, 400), "79 of 143 points of the tail are missing in one of the files, from step 258 on"),
+        (range(100, 200), None),
+    ],
+    ids=["a fifth", "more than a fifth", "all but the last", "before it"],
+)
+def test_a_tail_of_which_most_is_missing_decides_nothing(lost, found):
+    """Counted in points, the tail of a run with holes reaches back to steps before the last fifth."""
+    losses = noisy(400)
+    for pair in (align(run(losses), without(losses, lost)), align(without(losses, lost), run(losses, "fp8"))):
+        decisive = [f for f in holes([pair], Asked()) if f.decisive]
+        wanted = Finding("holes", found, "inconclusive", True, "the tail has too many holes") if found else None
+        assert decisive == ([wanted] if wanted else [])
+
+
+def test_points_that_were_never_logged_are_no_holes():
+    """Every tenth step is logged."""
+    every = list(range(10, 4001, 10))
+    pair = both(noisy(400), points=every)
+    assert not [f for f in holes([pair], Asked()) if f.decisive]
+    some = [at for at in every if not 3500 < at < 4000]
+    losses = dict(zip(every, noisy(400), strict=True))
+    short = align(run(list(losses.values()), points=every), run([losses[at] for at in some], "fp8", points=some))
+    [found] = [f for f in holes([short], Asked()) if f.decisive]
+    assert found.text == "49 of 119 points of the tail are missing in one of the files, from step 2820 on"

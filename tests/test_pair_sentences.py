@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -104,7 +105,8 @@ def test_several_pairs_are_told_as_seeds():
 
 def test_a_metric_that_one_of_several_pairs_lacks_is_unchecked():
     logged: dict[str, Any] = {"learning_rate": [1.0] * 400, "batch": [8.0] * 400, "grad_norm": [1.0] * 400}
-    v = judge([run(BF16, **logged), run(BF16)], [run(fp8(), "f1", **logged), run(fp8(), "f2")], Asked())
+    other = [x + 1 for x in BF16]
+    v = judge([run(BF16, **logged), run(other)], [run(fp8(), "f1", **logged), run([x + 1 for x in fp8()], "f2")], Asked())
     assert v.unchecked == [*ALWAYS, *NEVER_LOGGED]
 
 
@@ -181,6 +183,11 @@ def test_what_is_asked_for_unless_it_is_said():
         ({"tail": 0.5}, {"tail": 0.51}, "the tail must be at most half of the run, not 51%"),
         ({"tail": 0.01}, {"tail": 0.0}, "the tail must be at most half of the run, not 0%"),
         ({"spread": 1e-9}, {"spread": 0.0}, "equal runs on a GPU never end equal to the bit for long; give a spread above 0"),
+        ({"spread": 0.5}, {"spread": math.nan}, "equal runs on a GPU never end equal to the bit for long; give a spread above 0"),
+        ({"spread": 0.99}, {"spread": 1.0}, "a spread of 100% makes no sense; 0.06% is usual"),
+        ({"speed_up": 0.01}, {"speed_up": 0.0}, "a speed-up of 0 makes no sense; 1.2 means that FP8 is 20% faster"),
+        ({"speed_up": 9.0}, {"speed_up": math.nan}, "a speed-up of nan makes no sense; 1.2 means that FP8 is 20% faster"),
+        ({"speed_up": 9.0}, {"speed_up": math.inf}, "a speed-up of inf makes no sense; 1.2 means that FP8 is 20% faster"),
     ],
 )
 def test_the_edges_of_what_makes_sense(inside, wrong, says):
@@ -188,3 +195,24 @@ def test_the_edges_of_what_makes_sense(inside, wrong, says):
     assert getattr(Asked(**inside), name) == value
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         Asked(**wrong)
+
+
+OTHER = noisy(400, seed=1)
+A, B, C, D = run(BF16, "a"), run(OTHER, "b"), run(fp8(), "c"), run([x * 1.0001 for x in OTHER], "d")
+
+
+@pytest.mark.parametrize(
+    ("bf16", "quantised", "repeats", "says"),
+    [
+        ([A, A], [C, D], [], "a and a hold the same losses: a run was named twice, and each seed is one run"),
+        ([A, B, run(OTHER, "copy")], [C, D, D], [], "b and copy hold the same losses: a run was named twice, and each seed is one run"),
+        ([A, B], [C, C], [], "c and c hold the same losses: a run was named twice, and each seed is one run"),
+        ([A], [C], [A], "a is named twice: a repeat of BF16 is another run"),
+        ([A], [C], [run(fp8(noise=2), "e"), run(fp8(noise=2), "e")], "e is named twice: a repeat of BF16 is another run"),
+    ],
+    ids=["BF16", "a copy", "FP8", "as its repeat", "a repeat"],
+)
+def test_a_run_that_is_named_twice_is_refused(bf16, quantised, repeats, says):
+    """It would stand for a second seed, or for a spread of zero."""
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        judge(bf16, quantised, Asked(), repeats)
