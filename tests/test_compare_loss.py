@@ -10,7 +10,7 @@ import pytest
 import two_sides
 from fp8parity.judging import stats
 from fp8parity.judging.compare.change import half_width, worst
-from fp8parity.records.schema import NonFinite
+from fp8parity.records.schema import NonFinite, Trajectory
 from two_sides import POLICY, change, compared
 
 
@@ -66,6 +66,41 @@ def test_a_control_that_stopped_is_no_control(runs):
     assert change(found).notes == ["a seed has no complete BF16 control of the same machine and packages"]
     bf16 = change(found, "bf16")
     assert (bf16.moved, bf16.effect, bf16.old, bf16.new) == ("framework moved", "regression", "0 of 3 non-finite", "1 of 3 non-finite")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "bf16", "moved"),
+    [(7, 7, "framework moved"), (8, 7, "framework moved"), (7, 8, "recipe moved"), (7, None, "recipe moved")],
+)
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_recipe_that_stopped_with_bf16_is_not_to_blame(runs, side, recipe, bf16, moved):
+    def stopped(r: Trajectory) -> Trajectory:
+        step = bf16 if r.cell.is_control else recipe
+        return r.model_copy(update={"non_finite": NonFinite(step=step, where="x"), "loss": [1.0] * step}) if step and r.seed == 1 else r
+
+    sides = [runs(), runs("2.13.0")]
+    sides[side] = [stopped(r) for r in sides[side]]
+    found = compared(*sides)
+    effect = ("gain", "regression")[side]
+    assert (change(found).moved, change(found).effect) == (moved, effect)
+    if bf16:
+        assert (change(found, "bf16").moved, change(found, "bf16").effect) == ("framework moved", effect)
+        assert found.sentence.startswith(f"Framework moved: {change(found, 'bf16').name} ")
+
+
+@pytest.mark.parametrize(("control", "effect"), [(0.02, "regression"), (-0.02, "gain")])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, noise):
+    """The recipe's own losses are equal to the bit, or within their noise."""
+    found = compared(runs(), runs("2.13.0", control=control, noise=noise))
+    assert (change(found).moved, change(found).effect, change(found).notes) == (
+        "framework moved",
+        effect,
+        ["the recipe's own losses did not move"],
+    )
+    both = compared(runs(), runs("2.13.0", control=control, recipe=3 * control))
+    assert (change(both).moved, change(both).notes) == ("both moved", [])
+    assert found.sentence.startswith("Framework moved: bf16-nano-native loss ")
 
 
 def test_a_recipe_that_stopped_on_both_sides_is_told_by_seed(runs):

@@ -59,8 +59,10 @@ BETAS = {"hyperparameters": {"beta1": (0.9, 0.9), "beta2": (0.95, 0.949)}}
 )  # fmt: skip
 def test_a_run_with_a_fault_is_named(side, changes, status, words):
     found = judged(side, changes, golden_of_eight())
-    name = "BF16, seed 1" if side == "bf16" else "seed 1"
-    assert (found.status, found.headline, found.lines) == (status, words.format(name=name), [])
+    says = words.format(name="BF16, seed 1" if side == "bf16" else "seed 1")
+    if side == "bf16" and "non-finite" in words:
+        status, says = "drift", f"{says}; the framework changed, not the recipe"
+    assert (found.status, found.headline, found.lines) == (status, says, [])
     assert (some(found.loss).seeds, some(found.loss).gap) == ([0, 1, 2], None)
 
 
@@ -94,3 +96,31 @@ def test_fewer_seeds_than_the_first_look_never_pass(count, headline, recipe):
     runs = controls if recipe == "bf16" else made(recipe)[:count]
     found = loss.judge(runs, controls, golden_of_eight(), RULES.model_copy(update={"loss": (row,)}), MeasuredNumbers())
     assert (found.status, found.headline) == ("pass" if count == 3 else "inconclusive", headline)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "bf16", "status", "words"),
+    [
+        (5, 5, "drift", "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe"),
+        (6, 5, "drift", "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe"),
+        (5, 6, "fail", "seed 1 has a non-finite loss or gradient norm at step 5"),
+    ],
+)
+def test_who_is_not_finite_first_is_to_blame(recipe, bf16, status, words):
+    candidates, controls = (made(name, grad_norm=ones(**{f"s{step}": NAN})) for name, step in (("te-current", recipe), ("bf16", bf16)))
+    found = loss.judge(candidates, controls, golden_of_eight(), RULES, MeasuredNumbers())
+    assert (found.status, found.headline) == (status, words)
+
+
+def test_a_recipe_that_stops_in_a_seed_of_its_own_is_to_blame():
+    """BF16 stops in seed 1, and the recipe in seed 2 alone."""
+    recipe, control = made("te-current"), made("bf16", grad_norm=ones(s5=NAN))
+    recipe[2] = recipe[2].model_copy(update={"grad_norm": ones(s9=NAN)})
+    found = loss.judge(recipe, control, golden_of_eight(), RULES, MeasuredNumbers())
+    assert (found.status, found.headline) == ("fail", "seed 2 has a non-finite loss or gradient norm at step 9")
+
+
+def test_a_control_that_is_not_finite_fails_itself():
+    control = made("bf16", grad_norm=ones(s5=NAN))
+    found = loss.judge(control, control, golden_of_eight(), RULES, MeasuredNumbers())
+    assert (found.status, found.headline) == ("fail", "BF16, seed 1 has a non-finite loss or gradient norm at step 5")

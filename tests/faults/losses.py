@@ -86,6 +86,7 @@ FAULTS = (
         edit(_nan_at(7), recipe=False, control=True),
         "BF16, seed 0 is non-finite at step 7",
         blame=Blame.FRAMEWORK,
+        status="drift",
     ),
     fault(
         "losses are NaN, and the record does not say so",
@@ -111,6 +112,7 @@ FAULTS = (
         edit(lambda r: {"loss": _with(r.loss, 40, math.inf)}, recipe=False, control=True),
         "BF16, seed 0 has a non-finite loss or gradient norm at step 40",
         blame=Blame.FRAMEWORK,
+        status="drift",
     ),
     fault(
         "last validation is NaN",
