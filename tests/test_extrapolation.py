@@ -11,7 +11,7 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
 from fp8parity.prediction import reach
-from fp8parity.prediction.calibration import Calibration, calibrate, held_out, residuals
+from fp8parity.prediction.calibration import Beyond, Calibration, calibrate, held_out, residuals
 from fp8parity.prediction.reach import Size, excesses
 from fp8parity.records import sets
 from fp8parity.workload import shapes
@@ -68,7 +68,7 @@ class TestFeatures:
         assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small"]
         others = [r for r in found if not r.extrapolated]
         whole = calibrate(found)
-        assert replace(whole, beyond_sd=0.0, beyond=0) == calibrate(others) and whole.n == 3
+        assert replace(whole, beyond=None) == calibrate(others) and whole.n == 3
         assert [r.covered for r in held_out(found) if r.extrapolated] == [False]
 
     def test_its_errors_widen_the_interval_of_other_extrapolated_ones(self):
@@ -78,15 +78,19 @@ class TestFeatures:
         found = residuals(gpu.made(("llama3-8b", "llama3-70b")), steps)
         assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small", "base"]
         other = calibrate(found, "base")
-        assert other.beyond == 1 and other.beyond_sd == pytest.approx(0.3, rel=0.15) and other.sd < 0.05
+        assert other.beyond is not None and other.sd < 0.05
+        assert (other.beyond.n, other.beyond.models, other.beyond.sizes) == (1, 1, (Size.FEATURES,))
+        assert other.beyond.sd == pytest.approx(0.3, rel=0.15)
         narrow, wide = (other.interval(1.2, "te-current native", beyond) for beyond in (False, True))
         assert narrow[1] == wide[1]
-        assert math.log(wide[2] / wide[1]) / math.log(narrow[2] / narrow[1]) == pytest.approx(other.beyond_sd / other.sd)
+        # Student's t at 90%: 2.920 with the 2 models that are near, 6.314 with the one that is not.
+        assert math.log(narrow[2] / narrow[1]) == pytest.approx(2.920 * other.sd, rel=1e-3)
+        assert math.log(wide[2] / wide[1]) == pytest.approx(6.314 * other.beyond.sd, rel=1e-3)
         assert math.log(wide[1] / wide[0]) == pytest.approx(math.log(wide[2] / wide[1]))
         assert all(r.covered for r in held_out(found))
 
     def test_small_errors_of_extrapolated_ones_narrow_nothing(self):
-        other = Calibration({}, 0.0, sd=0.05, n=9, models=3, beyond_sd=0.01, beyond=2)
+        other = Calibration({}, 0.0, sd=0.05, n=9, models=3, beyond=Beyond(0.01, 2, 2, (Size.FEATURES,)))
         assert other.interval(1.2, "te-current native", True) == other.interval(1.2, "te-current native", False)
 
 

@@ -69,7 +69,18 @@ def test_a_batch_or_a_length_that_nobody_timed_is_an_extrapolation(path, rows, l
 
 def test_the_command_says_whose_spread_a_wide_interval_is(capsys):
     """Of six extrapolated cells of base. A model of which every linear is near has no such line."""
-    words = r"The interval of an extrapolated prediction is the spread of 6 measured cells that are extrapolated, too \(\d\.\d%\)\."
+    cells = r"6 measured cells of 1 model that are extrapolated in features"
+    words = rf"The interval of an extrapolated prediction holds the spread of {cells} \(\d\.\d%\)\."
     for model, said in (("small", 1), ("1b", 0)):
         assert cli.main(["predict", model, "--gpu", "h200"]) == 0
         assert len(re.findall(words, capsys.readouterr().out)) == said
+
+
+def test_bf16_beside_itself_is_no_gain_and_an_ambiguous_gpu_is_refused(capsys):
+    assert cli.main(["predict", "1b", "--gpu", "h100", "--recipe", "bf16"]) == 0
+    assert "1.000x [1.000, 1.000]" in capsys.readouterr().out
+    for name in ("h", "nvidia"):
+        assert cli.main(["predict", "1b", "--gpu", name]) == 2
+        assert capsys.readouterr().err == f"fp8parity: --gpu {name} may be nvidia-h100-80gb-hbm3 or nvidia-h200; name one of them\n"
+    assert cli.main(["predict", "1b", "--gpu", ""]) == 2
+    assert "unknown GPU ''" in capsys.readouterr().err
