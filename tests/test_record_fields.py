@@ -72,7 +72,7 @@ KEPT = {"schema_version": 2, "recorded": ""}
         (Split, {"kernels": [], "launches": 0}),
         (Watch, {"busy_after": None, "power_capped": None, "watts": []}),
         (Provenance, {}),
-        (Manifest, {"kind": "manifest", "schema_version": 1, "shard": None, "seconds": None, "workers": 1, "gpus": 0}),
+        (Manifest, {"kind": "manifest", "schema_version": 1, "shard": None, "seconds": None, "workers": 1, "gpus": 0, "problems": []}),
         (Shard, {"split": ""}),
         (Selected, {
             "outcome": "not run", "reason": "", "checks": [], "records": [], "seconds": None, "begun": None, "worker": "",
