@@ -92,6 +92,12 @@ def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):
     assert "did you mean te-current" in capsys.readouterr().err
 
 
+def test_power_of_a_set_without_training_runs(capsys):
+    shown = Path(GOLDEN) / "records" / "h200-lengths.zip"
+    assert main(["power", "--golden-dir", GOLDEN, "--model", "1b", "--records", str(shown)]) == 2
+    assert capsys.readouterr().err == f"fp8parity: {shown}: no training run of 1b is on record\n"
+
+
 def measured(trajectory, value: float) -> Measurements:
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
     row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
