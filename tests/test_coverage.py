@@ -10,7 +10,7 @@ import gemm_records
 import pytest
 from fp8parity.judging import gemm_goldens
 from fp8parity.judging.claims import Claim
-from fp8parity.judging.coverage import unused
+from fp8parity.judging.coverage import misspelt, unused
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
@@ -158,3 +158,32 @@ def test_a_misspelt_name_beside_a_good_one_is_named(lines):
 def test_a_misspelt_name_in_two_rows_is_named_once_with_both(lines):
     rows = tuple(row.model_copy(update={"recipe": ("te-current", "te-curent")}) for row in POLICY.rule)
     assert lines(POLICY.model_copy(update={"rule": rows})) == ["recipe 'te-curent' in [[rule]] row 1, 2"]
+
+
+def selecting(**names: tuple[str, ...]) -> LossRow:
+    return LossRow(margin=0.005, seeds=(3,), why=WHY, **names)  # type: ignore[arg-type]  # the two fields that select
+
+
+@pytest.mark.parametrize(
+    ("row", "found"),
+    [
+        (selecting(recipe=("te-current", "ao-rowwize")), "recipe 'ao-rowwize', and there is none; did you mean ao-rowwise?"),
+        (selecting(model=("smalll",)), "model 'smalll', and there is none; did you mean small?"),
+        (selecting(recipe=("my-recipe",), model=("my-model",)), None),
+        (selecting(recipe=("te-current",), model=("small",)), None),
+    ],
+    ids=["recipe", "model", "a user's own", "known"],
+)
+def test_a_name_that_is_almost_a_known_one_is_misspelt(row, found):
+    known = {"recipe": ["te-current", "ao-rowwise"], "model": ["small", "mini"]}
+    policy = POLICY.model_copy(update={"loss": (*POLICY.loss, row)})
+    assert misspelt(policy, known) == ([f"[[loss]] row 2 selects the {found}"] if found else [])
+
+
+def test_a_misspelt_known_failure_is_named():
+    day, link = datetime.date(2999, 1, 1), "https://example.org/7"
+    entry = KnownFailure(check=("gemm",), recipe=("te-curren",), status="fail", says="x", link=link, expires=day, why=WHY)
+    known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
+    assert misspelt(POLICY.model_copy(update={"known": known}), {"recipe": ["te-current"], "model": []}) == [
+        "[[known]] row 1 selects the recipe 'te-curren', and there is none; did you mean te-current?"
+    ]
