@@ -95,7 +95,7 @@ TESTS = {
     "records/cell": "record_fields grouping cells record_sets files recipes",
     "records/files": "file_limits bad_input",
     "records/device": "record_fields cells device_profile",
-    "records/gemms": "record_fields gemm_records",
+    "records/gemms": "record_fields gemm_records prediction_casts",
     "records/history": "history",
     "records/inventory": "inventories",
     "records/timings": "record_fields block_records",

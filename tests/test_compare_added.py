@@ -13,8 +13,8 @@ from fp8parity.judging.goldens import Goldens
 from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.recipes.registry import package_skip_reason
 from fp8parity.records import manifest
-from fp8parity.records.manifest import Manifest, Selected
-from two_sides import POLICY, save
+from fp8parity.records.manifest import Selected
+from two_sides import POLICY, save, session
 
 CELL = "te-block-nano-emulated"
 REASON = "Skipped: needs torchao 0.18 or later; 0.17.0 is installed"
@@ -29,11 +29,6 @@ def runs(trajectory):
 def more(trajectory):
     """The runs of a cell that NEW alone holds."""
     return [trajectory("te-block", s, 0.0, provenance=two_sides.provenance(trajectory, "2.13.0")) for s in range(3)]
-
-
-def session(trajectory, *selected: Selected) -> Manifest:
-    made = two_sides.provenance(trajectory)
-    return Manifest(session="s", options=[], started="", ended="", status="ok", provenance=made, selected=list(selected))
 
 
 def skipped(reason: str = REASON, test: str = "test_gemm") -> Selected:

@@ -28,7 +28,7 @@ from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload import corpus
 from log_files import automodel
-from sessions import GOLDEN, stored
+from sessions import GOLDEN
 
 RUN = {"recipes", "power", "judge", "merge", "compare", "bounds", "import", "verdict", "predict"}
 """Subcommands that take seconds; of the others the options are parsed. A command with ``--gpu here`` needs a GPU."""
@@ -70,8 +70,8 @@ def own_goldens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def folder(tmp_path: Path, own_goldens: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a user's command runs: the goldens are at hand and read once, what it writes is gone afterwards."""
-    (own, _), load = stored(), goldens.load
-    monkeypatch.setattr(goldens, "load", lambda folder: own if folder.resolve() in (GOLDEN, own_goldens) else load(folder))
+    load = goldens.load
+    monkeypatch.setattr(goldens, "load", lambda folder: load(GOLDEN if folder.resolve() == own_goldens else folder))
     (tmp_path / "golden").symlink_to(own_goldens)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     monkeypatch.chdir(tmp_path)

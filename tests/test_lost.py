@@ -12,7 +12,7 @@ from fp8parity.judging.compare.lost import lost
 from fp8parity.judging.completeness import lost_shards, missing, problems
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.manifest import Manifest, Selected, Shard
+from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.schema import Measurement, Measurements
 from two_sides import save
 
@@ -28,11 +28,7 @@ def runs(trajectory):
 
 @pytest.fixture
 def session(trajectory):
-    def made(*selected: Selected, **changes: object) -> Manifest:
-        given = {"status": "ok", "selected": list(selected), "options": [], "started": "", "ended": "", "session": "s"} | changes
-        return Manifest.model_validate({"provenance": two_sides.provenance(trajectory), **given})
-
-    return made
+    return partial(two_sides.session, trajectory)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from fp8parity.judging.compare.change import Change
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, MetricRow, Policy, SpeedRow
+from fp8parity.records.manifest import Manifest, Selected
 from fp8parity.records.schema import AnyRecord, Provenance, Trajectory
 from fp8parity.records.storage import name_of, write_json
 
@@ -61,6 +62,12 @@ def compared(old: Sequence[AnyRecord], new: Sequence[AnyRecord], policy: Policy 
 
 def change(comparison: Comparison, recipe: str = "te-current", kind: str = "loss") -> Change:
     return next(c for c in comparison.changes if c.cell.recipe == recipe and c.what == kind)
+
+
+def session(trajectory: Make, *selected: Selected, **changes: object) -> Manifest:
+    """The manifest of a session that selected these tests, in the environment of ``provenance``."""
+    given = {"session": "s", "options": [], "started": "", "ended": "", "status": "ok", "provenance": provenance(trajectory)}
+    return Manifest.model_validate({**given, "selected": list(selected), **changes})
 
 
 def save(folder: Path, records: Sequence[AnyRecord]) -> Path:
