@@ -13,12 +13,15 @@ from types import SimpleNamespace
 import gemm_records
 import pytest
 import torch
+from fp8parity import recipes
 from fp8parity.cli import gemm, main
 from fp8parity.judging.published_gemms import ROWS, Beside, beside
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.storage import name_of
 from fp8parity.report import gemms
+from fp8parity.timing.measure import Request
 from fp8parity.training.hardware import Hardware
+from fp8parity.workload.shapes import GemmShape
 from gemm_records import changed, made
 
 H100 = Hardware("h100", "cuda:0", (9, 0))
@@ -147,6 +150,33 @@ def test_a_recipe_that_does_not_run_here_is_named():
     with pytest.raises(ValueError, match="ao-mxfp8 needs sm_100 and below sm_120; this GPU is sm_90"):
         gemm.chosen(["ao-mxfp8"], H100)
     assert {"ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp"} <= {r.name for r in gemm.chosen([], H100)}
+
+
+def test_a_pattern_names_the_recipes_that_run_here():
+    """ao-mxfp8 needs a newer GPU, and a variant is named in full."""
+    pytest.importorskip("torchao")
+    assert [r.name for r in gemm.chosen(["ao-rowwise", "ao-*"], H100)] == ["ao-rowwise", "ao-tensorwise", "ao-rowwise-gw-hp"]
+    with pytest.raises(ValueError, match=r"^no recipe of ao-mx\* runs here: ao-mxfp8 needs sm_100 and below sm_120; this GPU is sm_90$"):
+        gemm.chosen(["ao-mx*"], H100)
+    with pytest.raises(ValueError, match=r"^ao-mxfp8 needs sm_100"):
+        gemm.chosen(["ao-*", "ao-mxfp8"], H100)
+    with pytest.raises(ValueError, match=r"^no recipe of bf\* runs here$"):  # there is nothing beside BF16
+        gemm.chosen(["bf*"], H100)
+    with pytest.raises(ValueError, match=r"^unknown recipe 'oa-\*'"):
+        gemm.chosen(["oa-*"], H100)
+
+
+def test_a_recipe_whose_kernels_do_not_fit_is_left_out_unless_it_is_named(capsys):
+    request = Request("shapes", shapes=(GemmShape("odd", 64, 72, 64),))
+    found = [recipes.get(name) for name in ("bf16", "te-current")]
+    assert [r.name for r in gemm.fitting(found, request, ["te-*"])] == ["bf16"]
+    assert capsys.readouterr().out.startswith("left out: ")
+    for names, message in (
+        (["te-current"], "^te-current: odd has 72 output features"),
+        (["te-*"], "^no recipe that runs here can take these GEMMs: "),
+    ):
+        with pytest.raises(ValueError, match=message):
+            gemm.fitting(found[1:], request, names)
 
 
 def test_the_gpu_is_held_alone_while_it_is_timed(tmp_path, monkeypatch, capsys):

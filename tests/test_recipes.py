@@ -129,6 +129,18 @@ def test_unknown_names_are_answered_with_near_ones():
         skip_reason(RECIPES["te-block"], "fast", None)  # type: ignore[arg-type]  # a wrong name on purpose
 
 
+def test_a_pattern_matches_recipes_and_no_variants():
+    def names(*patterns, among=None):
+        return [r.name for r in registry.matching(patterns, among)]
+
+    assert names("te-c*") == ["te-current"]
+    assert names("te-current-pow2", "te-cur*", "te-current") == ["te-current-pow2", "te-current"]
+    assert names("te-*", among=["ao-rowwise", "te-current-pow2"]) == ["te-current-pow2"]
+    assert names("bf16", among=["te-current"]) == ["bf16"]
+    with pytest.raises(ValueError, match="^unknown recipe 'te-d.*': did you mean te-delayed"):
+        names("te-dellayed*", among=["te-current"])
+
+
 def test_where_each_recipe_runs():
     assert "needs a GPU of sm_90" in some(skip_reason(RECIPES["te-current"], Execution.NATIVE, None))
     assert "needs sm_100 and below sm_120; this GPU is sm_90" in some(skip_reason(RECIPES["te-mxfp8"], Execution.NATIVE, (9, 0)))
