@@ -91,6 +91,8 @@ def test_idle_workers_and_unfinished_tests_are_no_seconds_of_the_session(records
     [
         ((), 100, 0.03, ["3 tests, 65 s one after the other, takes 100 s"]),
         (("--workers", "2"), 70, 0.02, ["3 tests, 65 s one after the other, takes 70 s"]),
+        (("--workers", "3"), 65, 0.02, ["takes 65 s"]),
+        (("--workers", "100000000"), 65, 0.02, ["takes 65 s"]),
         (("--seeds", "5"), 130, 0.04, ["takes 130 s"]),
         (("--versions", "2"), 200, 0.06, ["takes 100 s"]),
         (("--shards", "2"), 80, 0.04, ["2 tests, 45 s one after the other, takes 80 s", "1 tests, 20 s one after the other, takes 55 s"]),
@@ -125,6 +127,12 @@ def test_a_plan_says_what_each_machine_takes(records, golden, capsys, options, t
 def test_a_plan_that_cannot_be_made_is_refused(golden, capsys, options, words):
     assert main(["plan", "--golden-dir", str(golden), *options]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_shards_that_would_have_no_test_are_refused(records, golden, capsys):
+    main(["plan", str(records), "--write", "--golden-dir", str(golden)])
+    assert main(["plan", "--platform", "cpu", "--golden-dir", str(golden), "--shards", "4"]) == 2
+    assert "--shards 4: there are 3 tests, and each shard needs one" in capsys.readouterr().err
 
 
 def test_a_set_without_times_is_refused(records, golden, capsys):

@@ -186,6 +186,8 @@ BAD = {
     "csv without steps": ("run.csv", "loss,accuracy\n1,0.5\n", "no column of steps, samples or tokens"),
     "csv without rows": ("run.csv", "step,loss\n", "a table needs a header and at least one row"),
     "a step that is no number": ("run.csv", "step,loss\none,2.5\n", "a step must be a number, not 'one'"),
+    "half a step": ("run.csv", "step,loss\n1,2.5\n1.5,2.4\n", "a step must be a whole number, not '1.5'"),
+    "an infinite step": ("run.csv", "step,loss\ninf,2.5\n", "a step must be a whole number, not 'inf'"),
     "a loss that is no number": ("run.csv", "step,loss\n1,high\n", "could not convert"),
     "broken JSON": ("run.jsonl", '{"step": 1, "loss": 2.5}\n{"step": 2, "lo', "run.jsonl:2: not valid JSON"),
     "two runs in one chart": ("run.csv", '"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n', "several runs in one table"),
