@@ -38,12 +38,15 @@ def table(corpus: str = "topics", metric: str = "first gradient norm", **expect:
 
 @pytest.fixture
 def verdict(trajectory):
-    """Judge te-current beside BF16, or BF16 alone, with first gradient norms of 2 times the given ratios."""
+    """Judge te-current beside BF16, or BF16 alone, with first gradient norms of 2 times the given ratios. Of the parameters, those in
+    ``first_gradients`` differ from BF16's."""
 
     def make(ratios, rules, recipe="te-current", control=1.0, numbers=MeasuredNumbers(), **changes):  # noqa: B008 - frozen
         golden = from_runs([trajectory(seed=s, grad_norm=[2.0] + [1.0] * 11) for s in range(8)], [])
         gradients = {"a": 1.2, "b": 1.6, "small": 0.25, "frozen": 0.0}
         controls = [trajectory(seed=s, grad_norm=[2.0 * control] + [1.0] * 11, first_gradients=gradients) for s in SEEDS]
+        if "first_gradients" in changes:
+            changes["first_gradients"] = gradients | changes["first_gradients"]
         runs = [
             trajectory(recipe, s, 1e-4 * (s + 1), grad_norm=[2.0 * r] + [1.0] * 11, **changes) for s, r in zip(SEEDS, ratios, strict=True)
         ]

@@ -24,6 +24,30 @@ def test_seeds_that_converted_alike_have_no_fault(run):
     assert fault([run(s, a="x", b="y") for s in range(3)], [run(s, "bf16") for s in range(3)], Inventories()) is None
 
 
+NAMES = ("a.weight", "b.weight", "c.weight")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "control", "found"),
+    [
+        (NAMES, NAMES, NAMES, None),
+        (NAMES[:1], NAMES[:1], NAMES, "seed 0: the record lacks the first gradient of b.weight, which BF16, seed 0 holds"),
+        (NAMES, NAMES[::2], NAMES, "seed 1: the record lacks the first gradient of b.weight, which seed 0 holds"),
+        (NAMES[1:], NAMES, NAMES, "seed 0: the record lacks the first gradient of a.weight, which seed 1 holds"),
+        (NAMES, NAMES, NAMES[:2], "BF16, seed 0: the record lacks the first gradient of c.weight, which seed 0 holds"),
+        ((), (), NAMES, None),  # of an older schema
+        (NAMES, NAMES, (), None),
+        (("ab.weight", "c.weight"), ("ab.weight", "c.weight"), NAMES, None),  # joined by an adapter
+    ],
+)
+def test_a_lost_first_gradient_is_named(run, first, second, control, found):
+    def holding(made: Trajectory, names: tuple[str, ...]) -> Trajectory:
+        return made.model_copy(update={"first_gradients": dict.fromkeys(names, 1.0), "schema_version": 1})
+
+    candidates = [holding(run(seed, a="x"), names) for seed, names in enumerate((first, second))]
+    assert fault(candidates, [holding(run(seed, "bf16"), control) for seed in (0, 1)], Inventories()) == found
+
+
 @pytest.mark.parametrize(("seeds", "words"), [((0, 1, 0), "seed 0 is there 2 times"), ((2, 2, 2), "seed 2 is there 3 times")])
 def test_a_seed_counts_once(run, seeds, words):
     assert fault([run(s, a="x") for s in seeds], [], Inventories()) == f"{words}; a seed counts once"

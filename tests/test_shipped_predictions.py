@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from processes import ROOT
 SETS = sorted((ROOT / "golden" / "prediction").glob("*.zip"))
 
 
+@cache
 def loaded(path: Path) -> tuple[Basis, list[Residual]]:
     records = sets.load([path])
     [profile] = [r for r in records if isinstance(r, DeviceProfile)]
