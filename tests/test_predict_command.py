@@ -114,14 +114,18 @@ def test_without_measured_steps_there_is_no_interval(tmp_path, capsys):
 
 
 def test_what_is_shipped_is_read_without_records(tmp_path, monkeypatch, capsys):
-    """A golden folder of one's own without measurements leaves those that are shipped; with some, they count."""
+    """A golden folder of one's own without measurements leaves those that are shipped; with some, they count. A mistyped one is
+    refused."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "shipped" / predict.FOLDER
     folder.mkdir(parents=True)
     sets.save(gpu.records(MODELS), folder / "nvidia-h100-made-up.zip")
     monkeypatch.setattr(predict.shipped, "folder", lambda name: tmp_path / "shipped")
-    assert "on NVIDIA H100 Made Up" in out(capsys, "1b", "--gpu", "h100", "--golden-dir", str(tmp_path / "own"))
-    (tmp_path / "own" / predict.FOLDER).mkdir(parents=True)
+    own = tmp_path / "own"
+    assert refused(capsys, "1b", "--gpu", "h100", "--golden-dir", str(own)) == f"--golden-dir {own}: no such folder"
+    own.mkdir()
+    assert "on NVIDIA H100 Made Up" in out(capsys, "1b", "--gpu", "h100", "--golden-dir", str(own))
+    (own / predict.FOLDER).mkdir()
     assert refused(capsys, "1b", "--gpu", "h100", "--golden-dir", str(tmp_path / "own")).startswith(
         "unknown GPU 'h100': no measurements of any"
     )
