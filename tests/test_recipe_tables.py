@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
+from doc_tables import rows
 from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.workload.models import MODELS
 from fp8parity.workload.presets import presets
-from processes import ROOT
 
-ROWS = {cells[0].strip("`"): cells[1:] for line in (ROOT / "docs" / "recipes.md").read_text().splitlines() if (
-    cells := [c.strip() for c in line.strip("|").split("|")]) and len(cells) in (6, 7)}  # fmt: skip
+ROWS = {cells[0].strip("`"): cells[1:] for cells in rows("recipes.md") if len(cells) in (6, 7)}
 BASES = [r for r in CATALOGUE if not r.base and r.linear.quantised]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from fp8parity.prediction.calibration import Residual, held_out, residuals
 from fp8parity.prediction.reach import Size, excesses
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile
-from fp8parity.records.schema import Throughput
+from fp8parity.records.gemms import GemmTimes
+from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import gpu_slug
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import Workload
@@ -40,16 +40,20 @@ def test_a_set_has_the_name_of_its_gpu_and_nothing_else(path):
     assert "te-current" in found.recipes
 
 
-def without_small_torchao(folder: Path) -> list[Path]:
-    """The sets without the GEMMs of torchao's recipes at ``small`` and ``base``: folders below ``folder``."""
-    made = []
+def small_of_torchao(record: AnyRecord) -> bool:
+    return isinstance(record, GemmTimes) and record.cell.recipe.startswith("ao-") and record.cell.model in ("small", "base")
+
+
+@pytest.fixture(scope="module")
+def far_sets(tmp_path_factory) -> list[Path]:
+    """The sets without the GEMMs of torchao's recipes at ``small`` and ``base``."""
+    folder = tmp_path_factory.mktemp("far")
     for path in SETS:
-        with zipfile.ZipFile(path) as archive:
-            kept = [n for n in archive.namelist() if not re.match(r"ao-.*-(small|base)-native-topics-gemms", n)]
-            assert len(archive.namelist()) - len(kept) == 6
-            archive.extractall(folder / path.stem, kept)
-        made.append(folder / path.stem)
-    return made
+        records = sets.load([path])
+        kept = [r for r in records if not small_of_torchao(r)]
+        assert len(records) - len(kept) == 6
+        sets.save(kept, folder / path.name)
+    return sorted(folder.iterdir())
 
 
 def test_the_interval_holds_nine_of_ten_cells():
@@ -61,8 +65,8 @@ def test_the_interval_holds_nine_of_ten_cells():
     assert sum(r.covered for r in rows) >= 0.9 * len(rows)
 
 
-def test_the_interval_of_what_is_far_from_the_timed_sizes_holds_nine_of_ten_cells(tmp_path):
-    rows = held_out([r for path in without_small_torchao(tmp_path) for r in loaded(path)[1]])
+def test_the_interval_of_what_is_far_from_the_timed_sizes_holds_nine_of_ten_cells(far_sets):
+    rows = held_out([r for path in far_sets for r in loaded(path)[1]])
     far = [r for r in rows if r.extrapolated]
     near = [r for r in rows if not r.extrapolated]
     assert len(near) >= 84 and len(far) >= 12
@@ -90,13 +94,12 @@ def test_a_batch_or_a_length_that_nobody_timed_is_an_extrapolation(path, rows, l
     )
 
 
-def test_the_command_says_whose_spread_a_wide_interval_is(tmp_path, capsys):
+def test_the_command_says_whose_spread_a_wide_interval_is(far_sets, capsys):
     """Of six extrapolated cells of base. A model of which every linear is near has no such line."""
-    records = [str(path) for path in without_small_torchao(tmp_path)]
     cells = r"6 measured cells of 1 model that are extrapolated in features"
     words = rf"The interval of an extrapolated prediction holds the spread of {cells} \(\d\.\d%\)\."
     for model, said in (("small", 1), ("1b", 0)):
-        assert cli.main(["predict", model, "--gpu", "h200", "--records", *records]) == 0
+        assert cli.main(["predict", model, "--gpu", "h200", "--records", *map(str, far_sets)]) == 0
         assert len(re.findall(words, capsys.readouterr().out)) == said
 
 

@@ -6,13 +6,11 @@ import json
 import zipfile
 from pathlib import Path
 
+from doc_tables import rows
 from processes import ROOT
 
 RECORDS = ROOT / "golden" / "records"
-ROWS = [
-    cells for line in (ROOT / "docs" / "upgrade.md").read_text().splitlines()
-    if (cells := [c.strip() for c in line.strip("|").split("|")])[0] in ("GPU", "CPU")
-]  # fmt: skip
+ROWS = [cells for cells in rows("upgrade.md") if cells[0] in ("GPU", "CPU")]
 
 
 def ran(path: Path) -> list[str]:
