@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gemm_records
 import pytest
-from fp8parity.judging import gemm_goldens
-from fp8parity.judging.gemm_entries import GemmEntry
+from fp8parity.judging import gemm_goldens, golden_changes
+from fp8parity.judging.gemm_entries import GemmEntry, PlaceEntry
+from fp8parity.judging.golden_changes import moved
 from fp8parity.judging.golden_sessions import Versions, versioned
 from fp8parity.records.gemms import Accumulation
 from gemm_records import GPU, ROW, changed, made, slower, watched
@@ -135,7 +136,34 @@ def test_a_damaged_golden_is_named(tmp_path):
 def test_a_changed_golden_is_told():
     old, new = gemm_goldens.updated(None, [made()]), gemm_goldens.updated(None, [made(training=1.5)])
     assert gemm_goldens.changes(old, old) == []
-    assert "GEMMs of codonfm-5b, te-current native: kernel 1.900x, training 1.500x of 1 sessions" in gemm_goldens.changes(old, new)[0]
+    [line] = gemm_goldens.changes(old, new)
+    assert "GEMMs of codonfm-5b, te-current native: kernel 1.900x, training 1.500x of 1 sessions" in line
+
+
+def told(**entries: PlaceEntry | None) -> str:
+    """What changed, if the GEMMs of these names become these. None removes one."""
+    old = gemm_goldens.entry_of(made())
+    names = {name.replace("_", " "): entry for name, entry in entries.items()}
+    kept = {name: entry for name, entry in (old.gemms | names).items() if entry is not None}
+    return "\n".join(golden_changes.changes(old, old.model_copy(update={"gemms": kept})))
+
+
+def test_of_many_changed_gemms_the_one_that_changed_most_is_told():
+    before = gemm_goldens.entry_of(made()).gemms
+    faster = {name: e.model_copy(update={"ratio": e.ratio + (0.5 if name == "o dgrad kernel" else 0.01)}) for name, e in before.items()}
+    was = before["o dgrad kernel"].ratio
+    assert told(**{name.replace(" ", "_"): e for name, e in faster.items()}) == (
+        f"gemms: ratio of {len(before)} of {len(before)}, most that of o dgrad kernel: {moved(was, was + 0.5)}"
+    )
+
+
+def test_what_is_no_number_of_a_gemm_is_told_one_by_one():
+    entry = gemm_goldens.entry_of(made()).gemms["o dgrad kernel"]
+    assert told(o_dgrad_kernel=entry.model_copy(update={"formats": ("e4m3", "e4m3"), "count": 7})) == (
+        f"gemms.o dgrad kernel.count {moved(entry.count, 7)}; gemms.o dgrad kernel.formats {moved(entry.formats, ('e4m3', 'e4m3'))}"
+    )
+    assert told(o_dgrad_kernel=None) == "gemms.o dgrad kernel removed"
+    assert told(mine=entry).startswith(f"gemms.mine new, m {entry.m}, n {entry.n}, ")
 
 
 def test_a_golden_under_another_name_is_named(tmp_path):

@@ -75,6 +75,13 @@ def test_every_measured_cell_can_be_tested(measurements, capsys):
     assert "the spread of 2 measured cells of 2 other models" in text  # 1b itself does not count for 1b
 
 
+def test_a_record_in_two_sets_counts_once(measurements, tmp_path, capsys):
+    again = tmp_path / "again.zip"
+    again.write_bytes(measurements.read_bytes())
+    asked = ("1b", "--gpu", "h100", "--test", "--records", str(measurements))
+    assert out(capsys, *asked) == out(capsys, *asked, str(again))
+
+
 def test_the_roofline_of_a_measured_cell_is_that_of_its_own_gpu(tmp_path, capsys):
     """Both GPUs have the same times. The memory of the second one is faster, so torchao's formula gives casts less time there."""
     other = gpu.HERE.model_copy(update={"device": "NVIDIA H200 Made Up"})

@@ -14,6 +14,7 @@ from fp8parity.prediction.calibration import calibrate, held_out, measured, resi
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, memory_needed, refuse_dimensions, refuse_memory, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
+from fp8parity.training.blocks import shape_of
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
 
@@ -139,6 +140,16 @@ class TestMeasured:
         assert measured(record.model_copy(update={"tokens": 17})) is None
         assert measured(record.model_copy(update={"attention": "torch's choice"})) is None  # a profile measures another attention
         assert measured(record.model_copy(update={"optimizer": "torch's AdamW"})) is None  # and another optimiser
+
+    def test_a_block_may_have_another_number_of_sequences(self):
+        """Its variant names them. A filter or a rest is another block."""
+        work = replace(shapes.get("llama3-8b"), micro_batch=2, sequence=4096)
+        record = gpu.timed(work).model_copy(update={"block": shape_of(work), "optimizer": ""})
+        for variant in ("", "2x4096"):
+            seen = measured(record.model_copy(update={"variant": variant}))
+            assert seen is not None and seen.block and (seen.work.micro_batch, seen.work.sequence) == (2, 4096)
+        for variant in ("2x4096 without k_proj", "2x4096 rest 1s", "4x4096"):
+            assert measured(record.model_copy(update={"variant": variant})) is None
 
     @pytest.mark.parametrize(("mode", "host"), [(m, not m.graphed) for m in Mode])
     def test_a_step_that_waits_for_the_host_is_no_test(self, mode, host):
