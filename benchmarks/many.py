@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from fp8parity.judging import along, bounds, stats
+from fp8parity.judging import bounds, loss_curves, stats
 from fp8parity.judging.first_step import TOTAL
 from fp8parity.judging.loss import IMPLAUSIBLE
 from fp8parity.judging.loss_goldens import Golden
@@ -66,8 +66,8 @@ class Yardstick:
     row: LossRow
     tail: int
     is_control: bool
-    limits: along.Limits
-    control: along.Limits
+    limits: loss_curves.Limits
+    control: loss_curves.Limits
     prior: stats.Prior | None
     drift_prior: stats.Prior | None
     start: bounds.Limits | None
@@ -76,17 +76,17 @@ class Yardstick:
     @classmethod
     def of(cls, cell: Cell, golden: Golden, rules: Policy, numbers: MeasuredNumbers, device: str) -> Yardstick:
         row = rules.loss_row(cell).within(len(golden.seeds))
-        own = along.control_limits(golden, row)
+        own = loss_curves.control_limits(golden, row)
         first = Measurement(metric=TOTAL, where=cell.model, value=1.0)
         start, control_start = (bounds.limits(rules, numbers, c, LOSS, first, device) for c in (cell, cell.control))
         return cls(
             row=row,
             tail=golden.tail,
             is_control=cell.is_control,
-            limits=own if cell.is_control else along.recipe_limits(golden, cell.recipe, row),
+            limits=own if cell.is_control else loss_curves.recipe_limits(golden, cell.recipe, row),
             control=own,
-            prior=along.prior_of(golden, cell.recipe, row),
-            drift_prior=along.prior_of(golden, CONTROL_RECIPE, row),
+            prior=loss_curves.prior_of(golden, cell.recipe, row),
+            drift_prior=loss_curves.prior_of(golden, CONTROL_RECIPE, row),
             start=start,
             control_start=control_start,
         )
@@ -133,14 +133,14 @@ def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -
     validation = _place(*interval(runs.validation / golden.own_validation - 1, alpha, None), row.margin)
     framework_start = _outside(stick.control_start, controls.norm[..., 0] / golden.first_norm)
     recipe_start = _outside(stick.start, runs.norm[..., 0] / controls.norm[..., 0])
-    moved = _along(controls, golden.mean, stick.control, stick)
+    moved = _left(controls, golden.mean, stick.control, stick)
     framework = np.isin(drift, ("above", "below")) | _any(moved)
     if stick.is_control:
         off = np.asarray(np.isin(validation, ("above", "below")))
         inside = np.where(drift == "inside", "pass", "inconclusive")
         status = np.where(framework_start | framework | off, "drift", inside)
         return status, {"drift": np.asarray(np.isin(drift, ("above", "below"))), **moved, "validation": off, "first step": framework_start}
-    own, other = _along(runs, golden.mean, stick.limits, stick), _along(runs, controls, stick.limits, stick)
+    own, other = _left(runs, golden.mean, stick.limits, stick), _left(runs, controls, stick.limits, stick)
     implausible = high < -IMPLAUSIBLE * row.margin
     tail = implausible | (total == "above") | (beside == "above")
     faulty = _any(own) | tail | (validation == "above")
@@ -183,8 +183,8 @@ def _place(low: stats.Floats, high: stats.Floats, margin: float) -> Words:
     return np.where((-margin < low) & (high < margin), "inside", outer)
 
 
-def _along(runs: Curves, reference: Curves, limits: along.Limits, stick: Yardstick) -> dict[str, Marks]:
-    """What left its limits along the runs, by name: marks [cells]."""
+def _left(runs: Curves, reference: Curves, limits: loss_curves.Limits, stick: Yardstick) -> dict[str, Marks]:
+    """What left its limits during the runs, by name: marks [cells]."""
     half = stick.tail // 2
     gap = runs.loss[..., -2 * half :] / reference.loss[..., -2 * half :] - 1
     change = gap[..., half:].mean(-1) - gap[..., :half].mean(-1)

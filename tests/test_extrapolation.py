@@ -10,9 +10,9 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
-from fp8parity.prediction import reach
+from fp8parity.prediction import extrapolation
 from fp8parity.prediction.calibration import Beyond, Calibration, calibrate, held_out, residuals
-from fp8parity.prediction.reach import Size, excesses
+from fp8parity.prediction.extrapolation import Size, excesses
 from fp8parity.records import sets
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
@@ -23,7 +23,7 @@ ONE = shapes.get("1b")
 def smaller(found, work: Workload, recipe: str = "te-current") -> float:
     """The share of the GEMM work in linears with fewer features than all that were timed."""
     layer = work.shape.layer(work.tokens, joined=False)
-    return reach.share(reach.far(layer, found.timed(recipe))[Size.FEATURES], layer)
+    return extrapolation.share(extrapolation.far(layer, found.timed(recipe))[Size.FEATURES], layer)
 
 
 def beyond(found, work: Workload, recipe: str = "te-current") -> list[str]:
@@ -141,7 +141,7 @@ class TestTokens:
     def test_small_gemms_and_those_with_few_tokens_are_told_apart(self):
         """Of the timed GEMMs, one is near "few" in features, and none is near "small"."""
         layer = [GemmShape("few", 64, 2048, 2048), GemmShape("small", 4096, 256, 256), GemmShape("near", 16_384, 96, 2048)]
-        found = reach.far(layer, {(16_384, 2048, 2048), (16_384, 96, 2048)})
+        found = extrapolation.far(layer, {(16_384, 2048, 2048), (16_384, 96, 2048)})
         assert {size: [g.name for g in some] for size, some in found.items()} == {"features": ["small"], "tokens": ["few"]}
 
     @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ class TestTokens:
     def test_what_makes_up_most_of_the_work_is_named(self, small, few, near, named):
         """Alone, or else together."""
         layer = [GemmShape(name, n, 16, 16) for name, n in (("small", small), ("few", few), ("near", near))]
-        assert reach.beyond(layer, {Size.FEATURES: layer[:1], Size.TOKENS: layer[1:2]}) == pytest.approx(named)
+        assert extrapolation.beyond(layer, {Size.FEATURES: layer[:1], Size.TOKENS: layer[1:2]}) == pytest.approx(named)
 
 
 def out(capsys, *arguments: str) -> list[str]:

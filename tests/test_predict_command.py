@@ -12,7 +12,7 @@ import pytest
 from fp8parity import cli
 from fp8parity.cli import predict, profile
 from fp8parity.prediction.basis import basis
-from fp8parity.prediction.outlook import limit
+from fp8parity.prediction.predictions import limit
 from fp8parity.recipes import registry
 from fp8parity.records import sets
 from fp8parity.workload import hf_config, shapes

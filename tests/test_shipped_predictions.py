@@ -10,7 +10,7 @@ import pytest
 from fp8parity import cli
 from fp8parity.prediction.basis import Basis, basis
 from fp8parity.prediction.calibration import Residual, held_out, residuals
-from fp8parity.prediction.reach import Size, excesses
+from fp8parity.prediction.extrapolation import Size, excesses
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile
 from fp8parity.records.gemms import GemmTimes

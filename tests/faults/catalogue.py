@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from faults import (
-    along,
     checkpoints,
     first_steps,
     gate,
     gemm_times,
     gemms,
     identity,
+    loss_curves,
     losses,
     model,
     operands,
@@ -25,7 +25,7 @@ from faults.fault import Fault, Finding, Look
 
 MODULES = (
     *(model, operands, gemms, state, checkpoints, places),
-    *(losses, identity, first_steps, along, speeds, gemm_times),
+    *(losses, identity, first_steps, loss_curves, speeds, gemm_times),
     *(gate, references, requests),
 )
 CATALOGUE: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in module.FAULTS)

@@ -1,6 +1,6 @@
 """What happens along a run: spikes, late gaps, trends, gradient norms and validations, against bands from paired runs.
 
-These runs are sound. tests/faults/along.py has the faults.
+These runs are sound. tests/faults/loss_curves.py has the faults.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-from fp8parity.judging import along, spreads, stats
+from fp8parity.judging import loss_curves, spreads, stats
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import LossRow
 from narrowed import some
@@ -82,8 +82,8 @@ def test_pairs_are_runs_with_a_control_of_their_machine(run: Make):
 def test_bf16_with_replicas_has_bands_from_their_pairs(golden: Golden):
     """Without replicas, or if the row does not ask for drift, the band has one width."""
     row = LossRow(margin=0.005, drift=1e-6, window=8, norm_least=0.01, why="a made-up row")
-    paired = along.control_limits(golden, row)
+    paired = loss_curves.control_limits(golden, row)
     assert paired.norm is not None and len(set(paired.loss.half)) > 1
     bare = golden.model_copy(update={"seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]})
-    for flat in (along.control_limits(bare, row), along.control_limits(golden, row.model_copy(update={"drift": None}))):
+    for flat in (loss_curves.control_limits(bare, row), loss_curves.control_limits(golden, row.model_copy(update={"drift": None}))):
         assert flat.norm is None and len(set(flat.loss.half)) == 1

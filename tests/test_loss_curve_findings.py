@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import scipy.stats
-from fp8parity.judging import along
+from fp8parity.judging import loss_curves
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import LossRow
 from fp8parity.judging.stats import Prior
@@ -84,7 +84,7 @@ def test_a_fault_has_its_sentence_its_number_and_its_headline(
 ):
     """The sentence names the first seed outside, and the number is the gap that is furthest outside."""
     row, runs, controls = ROW.model_copy(update={"band_least": band_least}), make(run), [run(seed=s) for s in SEEDS]
-    found = along.along(runs, controls, [golden.seeds[s] for s in SEEDS], golden, row)
+    found = loss_curves.judge_curves(runs, controls, [golden.seeds[s] for s in SEEDS], golden, row)
     assert {n: f.text for n, f in found.faults.items()} == {name: text}
     assert found.faults[name].value == pytest.approx(value, rel=1e-5)
     assert (list(found.beside), found.control, found.first_out) == ([name], {}, 80 if name == "first out" else None)
@@ -95,7 +95,7 @@ def test_a_fault_has_its_sentence_its_number_and_its_headline(
 
 def test_bf16_is_held_to_the_band_of_its_replicas(golden: Golden, run: Make):
     made = [run(seed=s, change=at(80, 88, 0.0015)) for s in SEEDS]
-    found = along.along(made, made, [golden.seeds[s] for s in SEEDS], golden, ROW)
+    found = loss_curves.judge_curves(made, made, [golden.seeds[s] for s in SEEDS], golden, ROW)
     assert {n: f.text for n, f in found.faults.items()} == {"first out": "step 80, seed 0: 4.2079, band 4.2028 +- 0.0025"}
     assert (found.faults, found.beside, found.first_out) == (found.control, {}, 80)
 
@@ -104,7 +104,7 @@ def test_the_interval_of_a_trend_is_shared_among_the_looks(bare: Golden, run: Ma
     """With three looks, the error probability of each is a third."""
     row = LossRow(margin=0.001, seeds=(3, 5, 8), band_least=0.05, window=8, why="a made-up row")
     runs = [run("te-current", s, 10, RISING) for s in SEEDS]
-    found = along.along(runs, [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row).faults["trend"]
+    found = loss_curves.judge_curves(runs, [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row).faults["trend"]
     gaps = [np.asarray(r.loss[-40:]) / np.asarray(bare.seeds[s].loss[-40:]) for s, r in enumerate(runs)]
     changes = [g[20:].mean() - g[:20].mean() for g in gaps]
     half = scipy.stats.t.ppf(1 - row.alpha / 3, 2) * np.std(changes, ddof=1) / 3**0.5
@@ -116,21 +116,23 @@ def test_the_interval_of_a_trend_is_shared_among_the_looks(bare: Golden, run: Ma
 def test_a_last_validation_on_its_limit_is_inside(bare: Golden, run: Make, factor, names):
     """The limit is three margins."""
     row = LossRow(margin=0.125, window=8, why="a made-up row")
-    found = along.along(validated(run, 1.0, factor, 1.0), [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row)
+    found = loss_curves.judge_curves(
+        validated(run, 1.0, factor, 1.0), [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row
+    )
     assert list(found.faults) == names
 
 
 def test_limits_without_a_measured_spread_are_multiples_of_the_margin(golden: Golden, bare: Golden):
     """Bands and validations may be off by three margins. BF16's validation and trend follow from its drift, if the row has one."""
     recipe, control, drift = (
-        along.recipe_limits(bare, "te-current", PLAIN),
-        along.control_limits(bare, PLAIN),
-        along.control_limits(bare, DRIFT),
+        loss_curves.recipe_limits(bare, "te-current", PLAIN),
+        loss_curves.control_limits(bare, PLAIN),
+        loss_curves.control_limits(bare, DRIFT),
     )
     for limits in (recipe, control, drift):
         assert limits.loss.half == pytest.approx([0.015] * 20)
         assert (limits.norm, limits.prior) == (None, OWN)
-    replicas = along.control_limits(golden, DRIFT)
+    replicas = loss_curves.control_limits(golden, DRIFT)
     assert [x.validation for x in (recipe, control, drift, replicas)] == pytest.approx([0.015, 0.015, 6e-4, 6e-4])
     assert [x.trend for x in (recipe, control, drift, replicas)] == [0.005, 0.005, 2e-4, 2e-4]
     assert min(replicas.loss.half) == pytest.approx(6e-4)
@@ -138,8 +140,8 @@ def test_limits_without_a_measured_spread_are_multiples_of_the_margin(golden: Go
 
 def test_the_prior_of_replicas_is_their_root_mean_square_gap(golden: Golden, bare: Golden):
     """Replicas that are 0.02% and 0.04% off have one of 0.0316%. Below 0.001% the prior does not go."""
-    assert along.replica_prior(golden) == Prior(1e-5, 6)
-    assert along.replica_prior(bare) is None
+    assert loss_curves.replica_prior(golden) == Prior(1e-5, 6)
+    assert loss_curves.replica_prior(bare) is None
     apart = [
         s.model_copy(
             update={
@@ -151,15 +153,15 @@ def test_the_prior_of_replicas_is_their_root_mean_square_gap(golden: Golden, bar
         )
         for s in bare.seeds
     ]
-    found = some(along.replica_prior(bare.model_copy(update={"seeds": apart, "spec_hash": "apart"})))
+    found = some(loss_curves.replica_prior(bare.model_copy(update={"seeds": apart, "spec_hash": "apart"})))
     assert found.df == 6
     assert found.sd == pytest.approx(10**0.5 * 1e-4)
 
 
 def test_the_prior_is_the_measured_one_or_else_that_of_the_row(golden: Golden, bare: Golden):
     [spread] = golden.spreads
-    assert along.prior_of(None, "te-current", PLAIN) == OWN
-    assert along.prior_of(golden, "bf16", PLAIN) == Prior(1e-5, 6)
-    assert along.prior_of(bare, "bf16", PLAIN) == OWN
-    assert along.prior_of(golden, "te-current", PLAIN) == spread.prior == Prior(spread.tail_sd, 23)
-    assert along.prior_of(golden, "te-nvfp4", PLAIN) == OWN
+    assert loss_curves.prior_of(None, "te-current", PLAIN) == OWN
+    assert loss_curves.prior_of(golden, "bf16", PLAIN) == Prior(1e-5, 6)
+    assert loss_curves.prior_of(bare, "bf16", PLAIN) == OWN
+    assert loss_curves.prior_of(golden, "te-current", PLAIN) == spread.prior == Prior(spread.tail_sd, 23)
+    assert loss_curves.prior_of(golden, "te-nvfp4", PLAIN) == OWN
