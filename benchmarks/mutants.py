@@ -58,7 +58,7 @@ TESTS = {
     "judging/history": "history lost",
     "judging/module_filter": "split linears",
     "judging/worth": "worth",
-    "judging/golden_changes": "golden_changes golden_diff",
+    "judging/golden_changes": "golden_changes golden_diff gemm_goldens",
     "judging/golden_diff": "golden_diff_edges golden_diff",
     "judging/golden_fields": "golden_fields",
     "judging/golden_runs": "golden_runs golden_fields loss_curves",

@@ -173,3 +173,4 @@ def test_of_a_list_the_value_that_moved_most_is_told(old, new, told):
 
 def test_a_number_of_more_than_eight_characters_is_told_with_six_digits():
     assert moved(1.234567, 12.345678) == "1.234567 -> 12.3457 (+11.1)"
+    assert moved((1.23456789, 2), (1.5, 2)) == "(1.23457, 2) -> (1.5, 2)"
