@@ -173,6 +173,12 @@ def test_no_number_of_workers_is_faster_than_the_gpus(workers, gpus, seconds):
     assert cost.makespan(works, workers, gpus) == seconds
 
 
+def test_workers_beyond_those_that_fill_a_gpu_gain_nothing():
+    works = [Work(f"w{i}", 10.0) for i in range(48)]
+    assert [cost.makespan(works, 24, gpus) for gpus in (0, 1, 2)] == [20.0, 30.0, 20.0]
+    assert [cost.makespan(works, workers, 2) for workers in (16, 32, 48)] == [30.0, 20.0, 20.0]
+
+
 def test_the_fastest_run_says_what_the_gpu_needs_alone(records, golden):
     """Twelve steps of 0.1 s: the others shared the GPU."""
     main(["plan", str(records), "--write", "--golden-dir", str(golden)])
