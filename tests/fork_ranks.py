@@ -77,6 +77,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     def started(command: Sequence[str], out: IO[str]) -> Torchrun:
         arguments = command[command.index("torch.distributed.run") + 1 :]
+        processes.serve()
         process = processes.CONTEXT.Process(target=_torchrun, args=(arguments, out.name, launch._environment()))
         process.start()
         return Torchrun(process)

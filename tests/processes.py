@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import fork_workers
 import forked
@@ -23,27 +25,38 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio")
-"""Plugins that these sessions do without."""
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio", "-p", "no:unraisableexception")
+"""Plugins that these sessions do without. The last one collects garbage five times at the end, and no test reads its warnings."""
+PLUGINS = [f"_pytest.{name}" for name in ("faulthandler", "helpconfig", "pastebin", "setuponly", "setupplan", "skipping", "warnings")]
+"""pytest imports these and the debugger in each session."""
 TIMEOUT = 300
 """Seconds."""
 CONTEXT = multiprocessing.get_context("forkserver")
-LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis"]
+LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis", "scipy.stats"]
 """torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
-OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.distributed.checkpoint"]
-CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, "torch.distributed.run", "remembered"])
+OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.checks.state", "warmed"]
+RANKS = ["torch.distributed.run", "fp8parity.distributed.checkpoint"]
+CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, *RANKS, *PLUGINS, "pdb", "remembered", "reports"])
 
 
 def share() -> None:
     """Let the workers of pytest-xdist be forked from this process, and let them share the process that forks others. Each would import
     torch twice, for itself and for that process. For the main process, before it starts its workers."""
     with _silenced():  # torchao says which of its kernels this machine lacks
-        forkserver.ensure_running()  # it imports beside this process
+        serve()  # it imports beside this process
         for name in (*LIBRARIES, *OWN):
             importlib.import_module(name)
     # It is a child of this process, which the workers cannot wait for.
     forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
     fork_workers.install()
+
+
+def serve() -> None:
+    """Start the process from which others are forked, if it does not run. What it imports is found in ``tests``, too: without that path it
+    would leave those modules out and say nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([FIXTURES, str(ROOT / "tests")]))
+        forkserver._forkserver.ensure_running()  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -71,16 +84,29 @@ class Done:
     seconds: float
 
 
-def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **variables: str) -> Done:
-    """Run "pytest" or "fp8parity" with arguments, in ``cwd``, with more ``variables`` in the environment. Variables by which a CI is known
-    are left out. Without a ``PATH`` among the variables, there is no C++ compiler."""
+@contextmanager
+def started(
+    program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **variables: str
+) -> Iterator[tuple[ForkServerProcess, list[Path]]]:
+    """Start "pytest" or "fp8parity" with arguments, in ``cwd``, with more ``variables`` in the environment. Variables by which a CI is
+    known are left out. Without a ``PATH`` among the variables, there is no C++ compiler. It yields the process, and the files of what it
+    prints and of its seconds."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")}
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
         environment.setdefault("PATH", without_compiler(Path(scratch)))
+        # The temporary folders of these sessions go with them. In the usual place each would look through the folders of the tests.
+        environment.setdefault("PYTEST_DEBUG_TEMPROOT", scratch)
         files = [Path(scratch) / name for name in ("out", "err", "seconds")]
+        serve()
         process = CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
         process.start()
+        yield process, files
+
+
+def run(program: str, *arguments: str, **terms: Any) -> Done:
+    """Run a program to its end. ``terms`` are those of ``started``."""
+    with started(program, *arguments, **terms) as (process, files):
         process.join(TIMEOUT)
         if process.exitcode is None:
             process.kill()

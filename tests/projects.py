@@ -11,6 +11,7 @@ from processes import Done, run
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = some(re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S)).group(1)
+CONVERGENCE = ("suites/convergence", "--model", "nano")
 
 
 def make(folder: Path) -> Path:
@@ -37,7 +38,7 @@ def commit(folder: Path) -> None:
 
 def start(project: Path, *args: str, **extra: str) -> Done:
     """Run suites/convergence on the example's model, or what the arguments say."""
-    return run("pytest", "suites/convergence", "--model", "nano", *args, cwd=project, **extra)
+    return run("pytest", *CONVERGENCE, *args, cwd=project, **extra)
 
 
 def record_golden(project: Path) -> None:

@@ -14,8 +14,8 @@ from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, launch, parity, wire, worker
 from fp8parity.distributed.arms import ARMS
 from fp8parity.distributed.train import Together, alone
+from fp8parity.records.schema import Trajectory
 from fp8parity.training.isolation import reset_state
-from fp8parity.workload.presets import presets
 
 SOUND = ("sharded", "sharded checkpoint", "tensor parallel")
 SHARDING = ("", "same batches", "one gradient not reduced", "summed", "tables cast")
@@ -25,8 +25,8 @@ WIRE = ("", "option ignored", "precompute forgotten")
 
 def bf16(spec: RunSpec) -> Result:
     """The sound checks, then one arm with each fault of the sharding, beside one run on one rank, then each fault of a checkpoint."""
-    found = {name: sound(spec, name) for name in SOUND}
     reference = alone(spec)  # no fault is planted in it
+    found = {name: sound(spec, name, reference) for name in SOUND}
 
     def first_arm(spec: RunSpec) -> Result:
         return parity.compared(Together(spec, ARMS[0]).run(), reference, ARMS[0].name), []
@@ -42,12 +42,15 @@ def tensorwise(spec: RunSpec) -> Result:
     return together(found | {f"wire, {fault}": faulty(spec, fault, gathered_in_fp8) for fault in WIRE[::-1]})
 
 
-def sound(spec: RunSpec, name: str) -> Result:
-    """What a check measures, by its own entry. Its ranks are those that run already."""
+def sound(spec: RunSpec, name: str, reference: Trajectory | None = None) -> Result:
+    """What a check measures, by its own entry. Its ranks are those that run already. ``reference`` is the run on one rank, if there is
+    one: the same every time. Two ranks share two key heads."""
     reset_state()
     rank_faults.PLANTED.setattr(launch, "launch", lambda task, spec: worker.function(task)(spec))
+    if reference is not None:
+        rank_faults.PLANTED.setattr(parity, "alone", lambda spec: reference)
     try:
-        return checks.get(name).measure(replace(spec, model=presets()["tiny"].model) if name == "tensor parallel" else spec)
+        return checks.get(name).measure(replace(spec, model=replace(spec.model, kv_heads=2)) if name == "tensor parallel" else spec)
     finally:
         rank_faults.PLANTED.undo()
 

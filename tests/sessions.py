@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import pytest
 from fp8parity import recipes
-from fp8parity.checks import RunSpec
+from fp8parity.checks import RunSpec, attention, short_run, stress
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.goldens import Goldens
@@ -43,6 +45,14 @@ class Session(Runner):
         return self.spec(cell(recipe, execution, model))
 
 
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    """Let the check ``state`` take a quarter of the tokens, and let a module be used 4 times and not 64: half of its time. ``attention``
+    takes an eighth, for its reference in FP64. For tests that compare such numbers with each other; ``test_stress`` looks at all uses."""
+    patch.setattr(short_run, "PROBE", replace(short_run.PROBE, rows=2, length=64))
+    patch.setattr(stress, "USES", 4)
+    patch.setattr(attention, "SHAPE", replace(attention.SHAPE, length=64))
+
+
 def on_cpu(records: Path) -> Session:
     """A session on the CPU that keeps its records in a folder."""
     return Session(Settings(records=records), Hardware("cpu", "cpu", None), "test", presets() | {"nano": NANO})
@@ -61,7 +71,12 @@ def verdict(record: Measurements, folder: Path = GOLDEN) -> Verdict:
     return found
 
 
+@cache
+def measurements(name: str) -> list[Measurements]:
+    """The numbers of a committed set. Several modules read the same set, some of them while pytest collects."""
+    return [r for r in sets.load([GOLDEN / "records" / f"{name}.zip"]) if isinstance(r, Measurements)]
+
+
 def measured_in(name: str, cell: str, check: str) -> Measurements:
     """The record of a check in a committed set."""
-    found = [r for r in sets.load([GOLDEN / "records" / f"{name}.zip"]) if isinstance(r, Measurements)]
-    return next(r for r in found if (r.cell.id, r.check) == (cell, check))
+    return next(r for r in measurements(name) if (r.cell.id, r.check) == (cell, check))

@@ -8,13 +8,11 @@ from dataclasses import replace
 import pytest
 from fp8parity.judging.causes import _without
 from fp8parity.judging.verdict import Verdict
-from fp8parity.records import sets
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurements
-from sessions import GOLDEN, verdict
+from sessions import measurements, verdict
 
-H200 = [r for r in sets.load([GOLDEN / "records" / "h200.zip"]) if isinstance(r, Measurements)]
-XEON = [r for r in sets.load([GOLDEN / "records" / "xeon.zip"]) if isinstance(r, Measurements)]
+H200, XEON = measurements("h200"), measurements("xeon")
 
 
 def record(check: str, recipe: str, execution: Execution = Execution.NATIVE, among: list[Measurements] = H200) -> Measurements:

@@ -20,7 +20,7 @@ from own_models import policy as shown_policy
 from sessions import DAY
 from torch import Tensor
 
-STEPS = {"my_models": 40, "my_llama": 60, "my_vit": 40}
+STEPS = {"my_models": 30, "my_llama": 60, "my_vit": 20}
 SEEDS = (0, 1, 2)
 """With two seeds the intervals of the GPT-2 and the Llama cross the margin on an AMD EPYC. One is enough for the faults: their first
 gradient is another."""

@@ -17,8 +17,8 @@ import pytest
 import torch
 from fp8parity.judging import loss_goldens
 from narrowed import load_trajectory
-from processes import without_compiler
-from projects import commit, record_golden, start
+from processes import started, without_compiler
+from projects import CONVERGENCE, commit, record_golden, start
 
 ROOT = Path(__file__).parents[1]
 
@@ -29,10 +29,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     return projects.make(tmp_path)
-
-
-def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:randomly", "suites/convergence", "--model", "nano", *args]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -98,21 +94,17 @@ def test_another_corpus(project):
     assert (project / "golden" / "loss" / "nano-counting_20000.json").exists()
 
 
-def test_a_killed_run_keeps_its_finished_cells(project, tmp_path_factory):
+def test_a_killed_run_keeps_its_finished_cells(project):
     record_golden(project)
     commit(project)
     shutil.rmtree(project / ".parity")
-    process = subprocess.Popen(
-        command("--recipe", "te-current", "--seeds", "3"),
-        cwd=project,
-        env=environment(tmp_path_factory.mktemp("bin")),
-        stdout=subprocess.DEVNULL,
-    )
-    deadline = time.time() + 120
-    while time.time() < deadline and not list((project / ".parity").glob("te-current*.json")):
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    with started("pytest", *CONVERGENCE, "--recipe", "te-current", "--seeds", "3", cwd=project) as (process, _):
+        deadline = time.time() + 120
+        while time.time() < deadline and not list((project / ".parity").glob("te-current*.json")):
+            time.sleep(0.01)
+        process.kill()
+        process.join()
+    assert process.exitcode == -signal.SIGKILL
     kept = list((project / ".parity").glob("*.json"))
     assert kept
     for path in kept:

@@ -9,12 +9,11 @@ import pytest
 from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
-from fp8parity.records import sets
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurements
-from sessions import GOLDEN, verdict
+from sessions import measurements, verdict
 
-RECORDS = [r for r in sets.load([GOLDEN / "records" / "h200.zip"]) if isinstance(r, Measurements)]
+RECORDS = measurements("h200")
 GPU = "NVIDIA GB200"
 
 

@@ -21,7 +21,7 @@ from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.training.variants import Variant
 from fp8parity.workload.presets import presets
 from reports import provenance
-from sessions import cell, stored
+from sessions import cell, shorten, stored
 
 from faults.fault import Bench, Seen, seen_of
 
@@ -87,6 +87,8 @@ class Measured(Numerics):
 
     def prepare(self, bench: Bench) -> None:
         super().prepare(bench)
+        if self.check == "state":
+            shorten(bench.patch)
         if self not in _SOUND:
             _SOUND[self] = bench.session.measure(self.check, self.cell)
 
