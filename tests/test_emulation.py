@@ -9,6 +9,7 @@ from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
 from narrowed import some
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 QUANTISED = [r for r in RECIPES.values() if r.linear.quantised]
@@ -45,6 +46,9 @@ def test_compiled_kernels_give_the_eager_bits(op):
         scale = torch.tensor(50.0) if op.history else None
         for a, b in zip(kernel(op)(tiles, scale, noise), gemm_tiles(tiles, op, scale, noise), strict=True):
             assert torch.equal(a.reshape(-1), b.reshape(-1))
+    versions = counters["stats"]["unique_graphs"]
+    kernel(op)(tile(inputs(192, 160)[:96], op), scale, noise)
+    assert counters["stats"]["unique_graphs"] == versions, "rows of a larger matrix were compiled anew"
 
 
 @pytest.mark.parametrize("recipe", [r.name for r in QUANTISED if not any(op.stochastic for _, op in r.linear)])
