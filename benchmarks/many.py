@@ -133,14 +133,14 @@ def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -
     validation = _place(*interval(runs.validation / golden.own_validation - 1, alpha, None), row.margin)
     framework_start = _outside(stick.control_start, controls.norm[..., 0] / golden.first_norm)
     recipe_start = _outside(stick.start, runs.norm[..., 0] / controls.norm[..., 0])
-    moved = _left(controls, golden.mean, stick.control, stick)
+    moved = _outside_limits(controls, golden.mean, stick.control, stick)
     framework = np.isin(drift, ("above", "below")) | _any(moved)
     if stick.is_control:
         off = np.asarray(np.isin(validation, ("above", "below")))
         inside = np.where(drift == "inside", "pass", "inconclusive")
         status = np.where(framework_start | framework | off, "drift", inside)
         return status, {"drift": np.asarray(np.isin(drift, ("above", "below"))), **moved, "validation": off, "first step": framework_start}
-    own, other = _left(runs, golden.mean, stick.limits, stick), _left(runs, controls, stick.limits, stick)
+    own, other = _outside_limits(runs, golden.mean, stick.limits, stick), _outside_limits(runs, controls, stick.limits, stick)
     implausible = high < -IMPLAUSIBLE * row.margin
     tail = implausible | (total == "above") | (beside == "above")
     faulty = _any(own) | tail | (validation == "above")
@@ -183,7 +183,7 @@ def _place(low: stats.Floats, high: stats.Floats, margin: float) -> Words:
     return np.where((-margin < low) & (high < margin), "inside", outer)
 
 
-def _left(runs: Curves, reference: Curves, limits: loss_curves.Limits, stick: Yardstick) -> dict[str, Marks]:
+def _outside_limits(runs: Curves, reference: Curves, limits: loss_curves.Limits, stick: Yardstick) -> dict[str, Marks]:
     """What left its limits during the runs, by name: marks [cells]."""
     half = stick.tail // 2
     gap = runs.loss[..., -2 * half :] / reference.loss[..., -2 * half :] - 1

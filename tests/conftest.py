@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+import paired
 import processes
 import pytest
 import remembered  # noqa: F401  # the committed goldens, read once
@@ -18,6 +19,7 @@ import sessions
 import torch
 import trajectories
 from fp8parity import checks
+from fp8parity.judging.loss_goldens import Golden
 from fp8parity.numerics import emulation
 from fp8parity.records import atomic
 from fp8parity.records.locks import locked
@@ -122,6 +124,18 @@ def trajectory() -> Callable[..., Trajectory]:
     """A made-up trajectory: a smooth curve, shifted by a relative ``gap``, with any field replaced."""
 
     return trajectories.made
+
+
+@pytest.fixture
+def run(trajectory: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
+    """Makes runs that share their seed's losses (``paired.runner``)."""
+    return paired.runner(trajectory)
+
+
+@pytest.fixture
+def golden(run: Callable[..., Trajectory]) -> Golden:
+    """The golden of such runs."""
+    return paired.golden_of(run)
 
 
 def subject(session: Session, recipe: str, execution: str = "emulated") -> checks.RunSpec:

@@ -14,7 +14,7 @@ from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from paired import SEEDS, STEPS, Make, at, golden_of, judged, runner
+from paired import SEEDS, STEPS, Make, at, judged
 from sessions import verdict
 
 NAN = math.nan
@@ -153,14 +153,6 @@ def test_the_numbers_of_a_record_are_those_that_are_not_green(trajectory):
 
 
 class TestLossParity:
-    @pytest.fixture
-    def run(self, trajectory: Make) -> Make:
-        return runner(trajectory)
-
-    @pytest.fixture
-    def golden(self, run: Make) -> Golden:
-        return golden_of(run)
-
     def parts(self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path) -> tuple[Verdict, dict[str, float]]:
         controls = [run(seed=s) for s in SEEDS]
         found = judged(golden, [run("te-current", s, 7, change) for s in SEEDS], controls, folder)

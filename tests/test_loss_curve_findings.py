@@ -13,23 +13,13 @@ from fp8parity.judging.policy import LossRow
 from fp8parity.judging.stats import Prior
 from fp8parity.records.schema import Trajectory
 from narrowed import some
-from paired import ROW, SEEDS, STEPS, Make, at, golden_of, judged, runner
+from paired import ROW, SEEDS, STEPS, Make, at, judged
 
 RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
 LATE = np.where(np.arange(STEPS) < 100, 1, 1.1)
 PLAIN = LossRow(margin=0.005, window=8, sd=1e-4, sd_df=20, why="a made-up row")
 DRIFT = PLAIN.model_copy(update={"drift": 2e-4})
 OWN = Prior(1e-4, 20)
-
-
-@pytest.fixture
-def run(trajectory: Make) -> Make:
-    return runner(trajectory)
-
-
-@pytest.fixture
-def golden(run: Make) -> Golden:
-    return golden_of(run)
 
 
 @pytest.fixture

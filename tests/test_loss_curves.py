@@ -12,17 +12,7 @@ from fp8parity.judging import loss_curves, spreads, stats
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import LossRow
 from narrowed import some
-from paired import SEEDS, Make, golden_of, judged, runner
-
-
-@pytest.fixture
-def run(trajectory: Make) -> Make:
-    return runner(trajectory)
-
-
-@pytest.fixture
-def golden(run: Make) -> Golden:
-    return golden_of(run)
+from paired import SEEDS, Make, judged
 
 
 def test_a_golden_holds_replicas_and_runs_are_compared_with_their_mean(golden: Golden):

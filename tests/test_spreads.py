@@ -11,7 +11,7 @@ from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import write_json
-from paired import Make, golden_of, runner
+from paired import Make
 
 NATIVE = LossRow(margin=0.001, window=8, execution=(Execution.NATIVE,), seeds=(3,), why="made-up native runs")
 EMULATED = LossRow(margin=0.001, window=8, execution=(Execution.EMULATED,), seeds=(2, 3), why="made-up emulated runs")
@@ -19,13 +19,8 @@ APART = LossRow(margin=0.002, window=8, recipe=("te-block", "te-mxfp8"), why="ma
 
 
 @pytest.fixture
-def run(trajectory: Make) -> Make:
-    return runner(trajectory)
-
-
-@pytest.fixture
-def bare(run: Make) -> Golden:
-    return golden_of(run).model_copy(update={"spreads": []})
+def bare(golden: Golden) -> Golden:
+    return golden.model_copy(update={"spreads": []})
 
 
 @pytest.fixture

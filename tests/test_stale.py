@@ -7,17 +7,12 @@ from fp8parity.judging import loss_goldens
 from fp8parity.judging.loss_goldens import Golden, from_runs, path_of, refuse
 from fp8parity.judging.loss_store import store
 from fp8parity.records.storage import write_json
-from paired import SEEDS, Make, golden_of, runner
+from paired import SEEDS
 
 
 @pytest.fixture
-def run(trajectory: Make) -> Make:
-    return runner(trajectory)
-
-
-@pytest.fixture
-def golden(run: Make) -> Golden:
-    return golden_of(run).model_copy(update={"fingerprint": "0123456789abcdef"})
+def golden(golden: Golden) -> Golden:
+    return golden.model_copy(update={"fingerprint": "0123456789abcdef"})
 
 
 @pytest.mark.parametrize(
