@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from fp8parity.planning.balance import FILLS, TRAININGS, Work, digest_of, for_workers, seconds_of, split
+from fp8parity.planning.balance import Work, digest_of, for_workers, seconds_of, split
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -102,31 +102,3 @@ def test_later_stages_are_the_last_of_each_worker(workers):
         stages = [w.stage for w in part]
         assert stages == sorted(stages) and set(stages) == {0, 1, 2}
         assert part[0].seconds == max(w.seconds for w in part if not w.stage)
-
-
-SMALL = [
-    Work("bf16", 0.0, "small", 30.0, shared_device=2 * FILLS, stage=-1),
-    *(Work(f"recipe{n}", 90.0 - n, "small", 30.0, device=2 * FILLS, shared_device=2 * FILLS) for n in range(7)),
-]
-"""The trainings of a model that fills a GPU."""
-
-
-@pytest.mark.parametrize("gpus", [1, 2])
-def test_few_trainings_fill_a_gpu_at_a_time(gpus):
-    """Seen on an H100: seven trainings of small shared it from the start. So seven of 16 workers waited, and cores were idle."""
-    checks = [Work(f"check{n:02}", 20.0) for n in range(40 * gpus)]
-    brief = [Work(f"tiny{n}", 10.0, "tiny", 5.0, device=FILLS / 2, shared_device=1.0) for n in range(8)]
-    workers = 16 * gpus
-    parts = dealt(for_workers([*checks, *brief, *SMALL], workers, gpus), workers)
-    lanes = {i: [w.name for w in part if w in SMALL] for i, part in enumerate(parts) if any(w in SMALL for w in part)}
-    assert len(lanes) == TRAININGS * gpus
-    assert {gpu: sum(i % gpus == gpu for i in lanes) for gpu in range(gpus)} == dict.fromkeys(range(gpus), TRAININGS)
-    assert all([w.name for w in parts[i][: len(names)]] == names for i, names in lanes.items()), "a lane's tests come first"
-    assert [names[0] for names in lanes.values() if "bf16" in names] == ["bf16"]
-    assert sorted(name for names in lanes.values() for name in names) == sorted(w.name for w in SMALL)
-    on_cpu = dealt(for_workers([*checks, *brief, *SMALL], workers, 0), workers)
-    assert sum(any(w in SMALL for w in part) for part in on_cpu) > len(lanes)
-
-
-def test_trainings_are_dealt_singly_where_no_worker_takes_several():
-    assert sorted(w.name for w in for_workers(SMALL, len(SMALL), 1)) == sorted(w.name for w in SMALL)
