@@ -17,7 +17,7 @@ from fp8parity.distributed import arms as sharded
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
 from sessions import cell
-from test_te_adapter import stand_in as stand_in
+from te_stand_in import stand_in as stand_in
 
 from conftest import measured
 

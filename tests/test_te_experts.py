@@ -15,9 +15,9 @@ from fp8parity.recipes.placed import Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from sessions import Session, cell
+from te_stand_in import Primary, rounded
+from te_stand_in import stand_in as stand_in
 from test_grouped import MIXED
-from test_te_adapter import Primary, rounded
-from test_te_adapter import stand_in as stand_in
 from torch import Tensor, nn
 
 

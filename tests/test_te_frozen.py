@@ -7,7 +7,7 @@ from fp8parity import recipes
 from fp8parity.recipes.conversion import apply
 from fp8parity.records.cell import Execution
 from own_models import Pair
-from test_te_adapter import stand_in as stand_in
+from te_stand_in import stand_in as stand_in
 
 
 def test_a_frozen_linear_stays_frozen_and_a_tied_one_is_refused(stand_in):

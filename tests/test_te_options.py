@@ -14,8 +14,8 @@ from fp8parity.recipes.placed import QUANTISED_WEIGHTS, Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
-from test_te_adapter import Primary
-from test_te_adapter import stand_in as stand_in
+from te_stand_in import Primary
+from te_stand_in import stand_in as stand_in
 
 
 @dataclass
