@@ -25,8 +25,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:anyio", "-p", "no:unraisableexception")
-"""Plugins that these sessions do without. The last one collects garbage five times at the end, and no test reads its warnings."""
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "xdist.plugin")
+"""Plugins that these sessions do without. The second one collects garbage five times at the end, and no test reads its warnings. Of the
+installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session."""
 PLUGINS = [f"_pytest.{name}" for name in ("faulthandler", "helpconfig", "pastebin", "setuponly", "setupplan", "skipping", "warnings")]
 """pytest imports these and the debugger in each session."""
 TIMEOUT = 300
@@ -95,6 +96,7 @@ def started(
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
         environment.setdefault("PATH", without_compiler(Path(scratch)))
+        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         # The temporary folders of these sessions go with them. In the usual place each would look through the folders of the tests.
         environment.setdefault("PYTEST_DEBUG_TEMPROOT", scratch)
         files = [Path(scratch) / name for name in ("out", "err", "seconds")]

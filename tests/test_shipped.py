@@ -21,11 +21,12 @@ ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity"
 """An installed package has an entry point. Where the library is only on the path, the plugin is named."""
 
 
-@pytest.fixture
-def installed(tmp_path: Path) -> Path:
-    """The library as a wheel installs it: suites and goldens inside the package."""
-    package = tmp_path / "site" / "fp8parity"
-    shutil.copytree(ROOT / "fixtures" / "fp8parity", package, ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as a wheel installs it: suites and goldens inside the package. The compiled files of the clone are beside the sources, as
+    pip leaves them, so that no process compiles them anew."""
+    package = tmp_path_factory.mktemp("site") / "fp8parity"
+    shutil.copytree(ROOT / "fixtures" / "fp8parity", package)
     shutil.copytree(ROOT / "suites", package / "suites", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "golden", package / "golden", ignore=shutil.ignore_patterns("records"))
     return package.parent
