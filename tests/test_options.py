@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.metadata
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -100,8 +99,7 @@ def test_bare_names_of_another_plugin_stay_its_own(project):
     (project / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model", default="theirs")\n')
     (project / "test_show.py").write_text(SHOW + '    print("THEIRS", pytestconfig.getoption("--model"))\n')
     (project / "pytest.ini").write_text("[pytest]\n")
-    installed = importlib.metadata.entry_points(group="pytest11", name="fp8parity")
-    ours = (*(() if installed else ("-p", "fp8parity.gate.entry")), "-p", "fp8parity.gate.plugin")
+    ours = ("-p", "fp8parity.gate.entry", "-p", "fp8parity.gate.plugin")
     done = run("pytest", "-s", *ours, "--model", "a", "--parity-model", "mini", "--recipe", "bf16", cwd=project)
     assert "SEEN golden .parity ['bf16'] ['mini']" in done.stdout, done.stdout + done.stderr
     assert "THEIRS a" in done.stdout
