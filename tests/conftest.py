@@ -37,9 +37,11 @@ os.environ.pop("CI", None)
 # has new pages, and tests that train take 6% longer (pytest -n 2 tests/test_faults.py tests/test_own_model_faults.py tests/test_layers.py
 # tests/test_te_adapter.py tests/test_sharded.py).
 os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-if hasattr(C := ctypes.CDLL(None), "mallopt"):  # the C library of GNU
-    for threshold in (M_TRIM_THRESHOLD := -1, M_MMAP_THRESHOLD := -3):
-        C.mallopt(threshold, 2**30)
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of the GNU C library
+LIBC = ctypes.CDLL(None)
+if hasattr(LIBC, "mallopt"):
+    LIBC.mallopt(M_TRIM_THRESHOLD, 2**30)
+    LIBC.mallopt(M_MMAP_THRESHOLD, 2**30)
 # Inductor compiles in the process of the test. Its own two processes would import torch first: 2 s of processor time for each worker.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 # It takes the vector instructions that the processor reports. Otherwise each new cache begins with a program that tries them: 5 s.
