@@ -61,7 +61,9 @@ def converted(recipe: Recipe = RECIPES["te-current"]) -> ConvertedModel:
 def test_experts_become_one_module_and_keep_their_weights_and_names(te):
     plain = dict(models.build(MIXED, 0).named_parameters())
     found = converted()
-    assert type(found.model.get_submodule("layers.0.mlp.up_proj")).__name__ == "GroupedLinear"
+    experts = found.model.get_submodule("layers.0.mlp.up_proj")
+    assert type(experts).__name__ == "GroupedLinear"
+    assert vars(experts)["name"] == "layers.0.mlp.up_proj"
     weights = found.original(dict(found.model.named_parameters()))
     assert list(weights) != list(dict(found.model.named_parameters()))
     assert set(weights) == set(plain)
