@@ -25,9 +25,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "xdist.plugin")
-"""Plugins that these sessions do without. The second one collects garbage five times at the end, and no test reads its warnings. Of the
-installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session."""
+CHOSEN = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "xdist.plugin")
+"""The plugins of these sessions. Two of pytest's own are left out. The second one collects garbage five times at the end, and no test reads
+its warnings. Of the installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session."""
 PLUGINS = [f"_pytest.{name}" for name in ("faulthandler", "helpconfig", "pastebin", "setuponly", "setupplan", "skipping", "warnings")]
 """pytest imports these and the debugger in each session."""
 TIMEOUT = 300
@@ -57,7 +57,7 @@ def serve() -> None:
     would leave those modules out and say nothing."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([FIXTURES, str(ROOT / "tests")]))
-        forkserver._forkserver.ensure_running()  # type: ignore[attr-defined]
+        forkserver._forkserver.ensure_running()  # type: ignore[attr-defined]  # it is this one that ``share`` replaces
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     if program == "pytest":
         fork_workers.install()
-        code = int(pytest.main([*WITHOUT, *arguments]))
+        code = int(pytest.main([*CHOSEN, *arguments]))
     else:
         from fp8parity.cli import main
 

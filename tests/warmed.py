@@ -14,8 +14,7 @@ from fp8parity.workload import corpus
 with pinned_threads(1):  # a process with a pool of threads must not be forked
     stream = corpus.load("topics")
     _ = stream.unigram, stream.bigram
-rate = hardware.operations_per_second()
-hardware.operations_per_second = lambda: rate
+hardware.operations_per_second()
 for escape, ending in ((sinks.markdown, ".md.j2"), (sinks.visible, ".html.j2")):
     environment = templates.environment(escape, html=ending == ".html.j2")
     for path in templates.FOLDER.iterdir():
