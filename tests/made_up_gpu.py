@@ -18,7 +18,7 @@ from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, Workload
 
 NAME = "NVIDIA H100 Made Up"
-PEAK, BANDWIDTH = {"bf16": 700e12, "te-current": 1200e12}, 3e12
+PEAK, BANDWIDTH, LAUNCH = {"bf16": 700e12, "te-current": 1200e12}, 3e12, 1e-6
 HERE = reports.provenance(device=NAME).model_copy(update={"capability": [9, 0]})
 
 
@@ -55,8 +55,7 @@ def step(work: Workload, recipe: str, block: bool = False) -> float:
     s, layers = work.shape, 1 if block else work.shape.layers
     linears = s.layer(work.tokens, joined=False)
     seconds = sum(g.count * _linear(recipe, g) for g in linears)
-    seconds += attention(work.micro_batch, work.sequence, s.heads, s.head_dim)
-    seconds += rest(work.tokens, s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim, s.intermediate)
+    seconds += attention(work.micro_batch, work.sequence, s.heads, s.head_dim) + layer_rest(work)
     return layers * seconds + (0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * parameters(work) / BANDWIDTH)
 
 
@@ -87,15 +86,29 @@ def part(kind: Part, form: str, sizes: dict[str, int], seconds: float) -> PartTi
     return PartTime(part=kind, form=form, sizes=sizes, seconds=seconds, low=seconds, high=seconds)
 
 
+def layer_rest(work: Workload) -> float:
+    s = work.shape
+    return rest(work.tokens, s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim, s.intermediate)
+
+
+def shell(form: str, work: Workload, seconds: float) -> PartTime:
+    """A shell that takes these ``seconds`` beside its attention."""
+    s = work.shape
+    sizes = {"rows": work.micro_batch, "length": work.sequence, "dim": s.hidden, "hidden": s.intermediate}
+    sizes |= {"heads": s.heads, "kv_heads": s.kv_heads}
+    return part(Part.SHELL, form, sizes, seconds + attention(work.micro_batch, work.sequence, s.heads, s.head_dim))
+
+
 def profile(name: str = NAME) -> DeviceProfile:
-    times = [part(Part.COPY, "eager", {"bytes": 2**30}, 2**30 / BANDWIDTH), part(Part.LAUNCH, "eager", {}, 5e-6)]
+    times = [
+        part(Part.COPY, "eager", {"bytes": 2**30}, 2**30 / BANDWIDTH),
+        part(Part.LAUNCH, "eager", {}, 5e-6),
+        part(Part.LAUNCH, "graphed", {}, LAUNCH),
+    ]
     for c, rows, length in SIZES.attention:
         sizes = {"rows": rows, "length": length, "head_dim": c.head_dim, "heads": c.heads, "kv_heads": c.kv_heads}
         times.append(part(Part.ATTENTION, "torch", sizes, attention(rows, length, c.heads, c.head_dim)))
-    for c, rows, length in SIZES.shells:
-        sizes = {"rows": rows, "length": length, "dim": c.dim, "hidden": c.hidden, "heads": c.heads, "kv_heads": c.kv_heads}
-        seconds = attention(rows, length, c.heads, c.head_dim) + rest(rows * length, c.dim, c.dim, c.kv_heads * c.head_dim, c.hidden)
-        times.append(part(Part.SHELL, "compiled", sizes, seconds))
+    times += [shell("compiled", work, layer_rest(work)) for work in SIZES.shells]
     times += [part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends]
     times += [
         part(Part.OPTIMISER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH) for c in SIZES.optimiser

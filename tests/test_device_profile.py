@@ -12,13 +12,19 @@ from fp8parity.recipes import registry
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
-from fp8parity.training import device_profile, hardware
+from fp8parity.training import device_profile, hardware, shells
 from fp8parity.training.device_profile import Sizes
 from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.shapes import ModelShape, Workload
 
 NANO = ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)
 SMALL = Sizes(
-    shells=((NANO, 2, 32),), attention=((NANO, 2, 32), (NANO, 1, 64)), ends=((64, 64, 256),), optimiser=(NANO,), copy=2**16, peak=64
+    shells=(Workload(ModelShape("shell", 64, 128, 2, 1, 32, 1), 2, 32),),
+    attention=((NANO, 2, 32), (NANO, 1, 64)),
+    ends=((64, 64, 256),),
+    optimiser=(NANO,),
+    copy=2**16,
+    peak=64,
 )
 
 
@@ -45,11 +51,23 @@ def test_every_part_is_measured_once_per_size(profile):
     assert optimiser.sizes == {"parameters": NANO.parameters, "tensors": 12}
 
 
-def test_a_linear_without_work_has_the_shapes_of_a_linear():
-    x = torch.randn(2, 3, 8, requires_grad=True)
-    y = device_profile.linear_without_work(x, 5)
-    y.backward(torch.ones_like(y))
-    assert y.shape == (2, 3, 5) and x.grad is not None and x.grad.shape == x.shape
+def test_compiled_products_do_no_work_in_the_region_and_work_after_it():
+    product = torch.compile(lambda a, b: a @ b, dynamic=False)
+    a, b = torch.randn(8, 16), torch.randn(16, 4)
+    assert torch.equal(product(a, b), a @ b)
+    with shells.without_products(), pytest.MonkeyPatch.context() as patch:
+        nothing = getattr(shells.extern_kernels, "mm")  # noqa: B009  # mypy does not know the names of kernels
+        patch.setattr(shells.extern_kernels, "mm", lambda *operands, out: nothing(*operands, out=out.fill_(7)))
+        assert torch.equal(product(a, b), torch.full((8, 4), 7.0))
+    assert torch.equal(product(a, b), a @ b)
+
+
+def test_products_that_ran_in_another_way_are_no_shell():
+    with (
+        pytest.raises(ValueError, match="runs the matrix products of compiled code in a way that is not known here"),
+        shells.without_products(),
+    ):
+        torch.randn(8, 16) @ torch.randn(16, 4)
 
 
 def test_the_interval_is_the_range_of_the_blocks():

@@ -7,8 +7,8 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction.basis import PRODUCTS, Basis
-from fp8parity.prediction.casts import Additions, of
-from fp8parity.prediction.step import CASTS, step_time
+from fp8parity.prediction.casts import Additions, beside, of
+from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
@@ -104,3 +104,62 @@ def test_a_compiler_joins_casts_and_scales_each_result():
     results = {j: sum(g.count * law(g, p)[1] for g in work.shape.layer(work.tokens, joined=j) for p in PRODUCTS) for j in (False, True)}
     assert results[False] > 1.4 * results[True]
     assert seconds == pytest.approx(casts + results[False], rel=1e-3)
+
+
+BEFORE, AFTER, PRODUCT = "triton_poi_fused_new_ones_0", "triton_poi_fused__to_copy_mul_reciprocal_1", "nvjet_sm90_qqtst_128x128_TNT"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "launches", "elements"),
+    [
+        ([PRODUCT], 0, 0),
+        ([BEFORE, BEFORE, PRODUCT], 2, 0),
+        ([BEFORE, BEFORE, PRODUCT, AFTER], 3, 3 * 7),
+        (["void at::native::vectorized_elementwise_kernel<4, reciprocal>", PRODUCT], 1, 0),
+        ([], 0, 0),
+    ],
+)
+def test_kernels_beside_a_product_are_launches_and_one_pass_over_its_result(kernels, launches, elements):
+    [g, *_] = [g for g in gpu.gemm_times(shapes.get("small")).gemms if g.gemm == "dgrad"]
+    g = g.model_copy(update={"m": 3, "n": 5, "k": 7, "kernels": kernels})
+    assert beside(g, launch=2e-6, rate=1e9) == pytest.approx(launches * 2e-6 + 4 * elements / 1e9)
+
+
+def fused(share: float) -> Basis:
+    """A profile with shells of the recipe, which take this share of what casts, scaled results and the rest take alone. The GEMMs that were
+    timed alone also launched a kernel before and a kernel after the product, which passed over its result."""
+    found, kernels = basis_of(), [BEFORE, PRODUCT, AFTER]
+
+    def timed(g: TimedGemm) -> TimedGemm:
+        more = beside(g.model_copy(update={"kernels": kernels}), gpu.LAUNCH, gpu.BANDWIDTH)
+        return g.model_copy(update={"kernels": kernels, "recipe_seconds": [s + more for s in g.recipe_seconds]})
+
+    records = tuple(r.model_copy(update={"gemms": [timed(g) for g in r.gemms]}) for r in found.gemms)
+    forms = [gpu.shell(ROWWISE, w, share * (gpu.layer_rest(w) + alone(w))) for w in gpu.SIZES.shells]
+    return replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *forms]}), gemms=records)
+
+
+def alone(work: shapes.Workload) -> float:
+    """The seconds of the casts of a layer and of its scaled results."""
+    joined, apart = (work.shape.layer(work.tokens, joined=j) for j in (True, False))
+    return sum(g.count * law(g, p)[0] for g in joined for p in PRODUCTS) + sum(g.count * law(g, p)[1] for g in apart for p in PRODUCTS)
+
+
+@pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
+def test_casts_that_are_compiled_with_a_block_take_what_its_shells_took(share):
+    work, plain = shapes.get("base"), basis_of()
+    parts, apart = (step_time(b, work, RECIPES[ROWWISE], Execution.NATIVE).parts for b in (fused(share), plain))
+    layers = work.shape.layers
+    assert parts[REST] == apart[REST] == pytest.approx(layers * gpu.layer_rest(work), rel=1e-3)
+    assert parts[CASTS] + parts[REST] == pytest.approx(share * layers * (gpu.layer_rest(work) + alone(work)), rel=1e-3)
+    assert parts[GEMMS] == pytest.approx(apart[GEMMS], rel=1e-3)  # of the product alone
+    assert parts[ATTENTION] == apart[ATTENTION]
+
+
+def test_shells_of_a_recipe_change_no_other_one():
+    work = shapes.get("base")
+    own = replace(fused(0.5), gemms=(*fused(0.5).gemms, *gpu.made().gemms))
+    for recipe in ("bf16", "te-current"):
+        assert step_time(own, work, RECIPES[recipe], Execution.NATIVE) == step_time(
+            replace(gpu.made(), gemms=own.gemms), work, RECIPES[recipe], Execution.NATIVE
+        )
