@@ -52,12 +52,14 @@ def test_every_part_is_measured_once_per_size(profile):
 
 
 def test_compiled_products_do_no_work_in_the_region_and_work_after_it():
+    from torch._inductor.select_algorithm import extern_kernels  # as in shells
+
     product = torch.compile(lambda a, b: a @ b, dynamic=False)
     a, b = torch.randn(8, 16), torch.randn(16, 4)
     assert torch.equal(product(a, b), a @ b)
     with shells.without_products(), pytest.MonkeyPatch.context() as patch:
-        nothing = getattr(shells.extern_kernels, "mm")  # noqa: B009  # mypy does not know the names of kernels
-        patch.setattr(shells.extern_kernels, "mm", lambda *operands, out: nothing(*operands, out=out.fill_(7)))
+        nothing = getattr(extern_kernels, "mm")  # noqa: B009  # mypy does not know the names of kernels
+        patch.setattr(extern_kernels, "mm", lambda *operands, out: nothing(*operands, out=out.fill_(7)))
         assert torch.equal(product(a, b), torch.full((8, 4), 7.0))
     assert torch.equal(product(a, b), a @ b)
 
