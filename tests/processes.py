@@ -25,11 +25,16 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-CHOSEN = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "xdist.plugin")
-"""The plugins of these sessions. Two of pytest's own are left out. The second one collects garbage five times at the end, and no test reads
-its warnings. Of the installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session."""
-PLUGINS = [f"_pytest.{name}" for name in ("faulthandler", "helpconfig", "pastebin", "setuponly", "setupplan", "skipping", "warnings")]
-"""pytest imports these and the debugger in each session."""
+CHOSEN = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:logging", "--assert=plain")
+"""These sessions leave out three plugins of pytest's own, and how it explains what an assert compared. The second one collects garbage five
+times at the end, and no test reads its warnings. The third one adds handlers to 56 loggers of torch before each test, and takes them off
+after it. For asserts, pytest looks through all modules for each of its plugins."""
+INSTALLED = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
+"""Of the installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session. ``-p`` would look, too."""
+OF_PYTEST = ("faulthandler", "helpconfig", "pastebin", "setuponly", "setupplan", "skipping", "threadexception", "unittest", "warnings")
+OF_XDIST = ("plugin", "dsession", "remote", "workermanage")
+PLUGINS = [*(f"_pytest.{name}" for name in OF_PYTEST), *(f"xdist.{name}" for name in OF_XDIST), "pdb", "readline"]
+"""Each session imports these, and many those of pytest-xdist."""
 TIMEOUT = 300
 """Seconds."""
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -37,7 +42,7 @@ LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis", "scipy.stats"]
 """torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
 OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.checks.state", "warmed"]
 RANKS = ["torch.distributed.run", "fp8parity.distributed.checkpoint"]
-CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, *RANKS, *PLUGINS, "pdb", "remembered", "reports"])
+CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, *RANKS, *PLUGINS, "remembered", "reports"])
 
 
 def share() -> None:
@@ -96,7 +101,7 @@ def started(
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
         environment.setdefault("PATH", without_compiler(Path(scratch)))
-        environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        environment |= INSTALLED
         # The temporary folders of these sessions go with them. In the usual place each would look through the folders of the tests.
         environment.setdefault("PYTEST_DEBUG_TEMPROOT", scratch)
         files = [Path(scratch) / name for name in ("out", "err", "seconds")]
@@ -134,7 +139,8 @@ def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mappi
     for number, file in enumerate(files[:2], 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
     if program == "pytest":
-        fork_workers.install()
+        if "-n" in arguments:
+            fork_workers.install()
         code = int(pytest.main([*CHOSEN, *arguments]))
     else:
         from fp8parity.cli import main

@@ -124,7 +124,7 @@ def test_a_file_that_cannot_be_collected_is_named(gate, tmp_path):
 
 def test_a_failing_test_without_a_cell_is_no_accept(gate, tmp_path):
     (tmp_path / "test_own.py").write_text("def test_own():\n    assert 1 == 2\n")
-    done = gate("test_own.py")
+    done = gate("test_own.py", "--assert=rewrite")
     assert done.returncode == 1
     assert "4 selected tests: 3 judged, 0 skipped, 1 crashed (first test_own: assert 1 == 2)" in done.stdout
     assert "Accept" not in done.stdout
