@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import select
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,56 +14,11 @@ from fp8parity.training import locks
 from fp8parity.training.hardware import Hardware
 from fp8parity.training.locks import GPU, Use
 from fp8parity.workload.presets import presets
-from narrowed import some
+from lock_holders import Holder, holding
 from own_models import own
 
 ALONE = ""
 MEMORY = "fp8parity: waiting for memory of gpu-0, which other runs hold\n"
-HOLD = """
-import sys
-from pathlib import Path
-from fp8parity.training.locks import GPU, Use, held
-with held(Path(sys.argv[1]), GPU("gpu-0", 80.0), Use(float(sys.argv[2] or 0), alone=not sys.argv[2])):
-    print("held", flush=True)
-    sys.stdin.readline()
-"""
-
-
-class Holder:
-    """A process that takes so much of a GPU of 80 GB, or all of it alone (""), and keeps it until told to let go."""
-
-    def __init__(self, folder: Path, gigabytes: str) -> None:
-        command = [sys.executable, "-c", HOLD, str(folder), gigabytes]
-        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "fixtures")}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-    def holds(self, within: float) -> bool:
-        out = some(self.process.stdout)
-        ready, _, _ = select.select([out], [], [], within)
-        return bool(ready) and out.readline() == "held\n"
-
-    def waits(self, within: float) -> str:
-        """What it says when it begins to wait, or "" if it says nothing."""
-        error = some(self.process.stderr)
-        ready, _, _ = select.select([error], [], [], within)
-        return error.readline() if ready else ""
-
-    def release(self) -> str:
-        """Let it end, and return what it still says."""
-        return self.process.communicate("\n", timeout=30)[1]
-
-
-@contextmanager
-def holding(folder: Path, gigabytes: str) -> Iterator[Holder]:
-    """A holder that ends with the test, whatever the test does."""
-    holder = Holder(folder, gigabytes)
-    try:
-        yield holder
-    finally:
-        if holder.process.poll() is None:
-            holder.process.kill()
-        holder.process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -121,8 +71,8 @@ def test_records_below_the_usual_folder_share_its_lock(tmp_path):
 
 def test_a_killed_holder_lets_go(tmp_path):
     with holding(tmp_path, ALONE) as one, holding(tmp_path, ALONE) as two:
-        ready, _, _ = select.select([some(h.process.stdout) for h in (one, two)], [], [], 30)
-        first, second = (one, two) if one.process.stdout in ready else (two, one)
+        ready, _, _ = select.select([h.output for h in (one, two)], [], [], 30)
+        first, second = (one, two) if one.output in ready else (two, one)
         assert first.holds(0)
         assert second.waits(30)
         assert not second.holds(0)
@@ -136,7 +86,7 @@ def test_runs_that_fit_are_held_together_and_no_more(tmp_path):
         six = [stack.enter_context(holding(tmp_path, "13")) for _ in range(6)]
         spoken = set[Holder]()
         while len(spoken) < 6:  # each of them either holds the GPU or says that it waits
-            streams = {some(s): h for h in six if h not in spoken for s in (h.process.stdout, h.process.stderr)}
+            streams = {s: h for h in six if h not in spoken for s in (h.output, h.error)}
             found, _, _ = select.select(list(streams), [], [], 60)
             assert found, "a holder says nothing"
             spoken |= {streams[s] for s in found}
@@ -156,7 +106,7 @@ def test_a_timed_run_is_not_overtaken_by_small_runs(tmp_path, first):
         with holding(tmp_path, ALONE) as timed:
             assert re.fullmatch(rf"fp8parity: waiting for {tmp_path}/\.gpu-0\.lock, held by process .*\n", timed.waits(30))
             with holding(tmp_path, "0") as later:
-                assert not later.holds(1)
+                assert later.queues(30) and not later.holds(0)
                 assert one.release() == ""
                 assert timed.holds(30)
                 assert not later.holds(0)
@@ -172,7 +122,7 @@ def test_a_run_that_needs_most_of_the_memory_is_not_overtaken(tmp_path, first, m
         with holding(tmp_path, most) as large:
             assert large.waits(30) == MEMORY
             with holding(tmp_path, next_one) as later:
-                assert not later.holds(1)
+                assert later.queues(30) and not later.holds(0)
                 one.release()
                 assert large.holds(30)
                 assert later.holds(30)
