@@ -71,16 +71,36 @@ def test_only_the_id_of_a_single_linear_has_no_model():
     assert selection.id_of("cell", cell("te-current")) == "te-current-tiny-emulated"
 
 
+def cases(*arguments: str, models: tuple[str, ...] = ("tiny-moe",), parameter: str = "expert_cell") -> dict[str, Any]:
+    """The cases of two tests that take a cell, by their ids. The options select these ``models``."""
+    made: list[tuple[str, Any]] = []
+    config = SimpleNamespace(args=arguments)
+    context: Any = SimpleNamespace(selects=lambda c, defaults: c.model in models)
+    kept: dict[str, Any] = {}
+    for _ in range(2):
+        metafunc: Any = SimpleNamespace(
+            fixturenames=["parity", parameter], config=config, parametrize=lambda name, cases: made.append((name, cases))
+        )
+        selection.parametrise(metafunc, selection.suite_cells(MODELS), context, kept)
+    (name, first), again = made
+    assert again == (name, first) and name == parameter
+    return {case.id: case for case in first}
+
+
 def test_a_test_that_takes_a_cell_has_one_case_for_each_cell_with_the_markers_of_its_platforms():
-    made: dict[str, Any] = {}
-    metafunc: Any = SimpleNamespace(fixturenames=["parity", "expert_cell"], parametrize=lambda name, cases: made.update({name: cases}))
-    selection.parametrise(metafunc, selection.suite_cells(MODELS))
-    assert list(made) == ["expert_cell"]
-    cases = {case.id: case for case in made["expert_cell"]}
-    assert list(cases) == [c.id for c in selection.expert_cells(MODELS)]
-    block = {name: [m.name for m in cases[f"te-block-tiny-moe-{name}"].marks] for name in ("native", "emulated")}
+    found = cases()
+    assert list(found) == [c.id for c in selection.expert_cells(MODELS)]
+    block = {name: [m.name for m in found[f"te-block-tiny-moe-{name}"].marks] for name in ("native", "emulated")}
     assert block == {"native": ["h100"], "emulated": ["cpu", "b200"]}
-    assert cases["te-block-tiny-moe-native"].values == (cell("te-block", "native", "tiny-moe"),)
+    assert found["te-block-tiny-moe-native"].values == (cell("te-block", "native", "tiny-moe"),)
+
+
+def test_only_cells_that_the_options_select_are_cases_unless_they_select_none_or_a_test_is_named():
+    known = [c.id for c in selection.model_cells(MODELS)]
+    tiny = [name for name in known if name.split("-")[-2] == "tiny"]
+    assert list(cases("suites", models=("tiny",), parameter="cell")) == tiny
+    assert list(cases("suites", models=("small",), parameter="cell")) == known
+    assert list(cases("suites/x.py::test_x[te-block-mine-emulated]", models=("tiny",), parameter="cell")) == known
 
 
 @pytest.mark.parametrize(
