@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,12 +43,12 @@ PLANTED = pytest.MonkeyPatch()
 """The plants of this rank. ``PLANTED.undo()`` mends them."""
 
 
-def in_step(change: Callable[[Any], None]) -> None:
-    """Call ``change`` on rank 1 before its second step."""
+def in_step(change: Callable[[Any], None], rank: int = 1) -> None:
+    """Call ``change`` on a rank before its second step."""
     real = Together.take
 
     def take(self: Any, batches: Any, number: int) -> Tensor:
-        if number == AT and RANK == 1:
+        if number == AT and rank == RANK:
             change(self)
         return real(self, batches, number)
 
@@ -58,6 +59,19 @@ def hang(_: Any) -> None:
     if file := os.environ.get("FP8PARITY_HANGS"):  # a test waits for this file
         os.close(os.open(file, os.O_CREAT))  # no function of Python's: this rank stands in this one all the time
     time.sleep(600)
+
+
+def lose_patience(_: Any) -> None:
+    """Wait for a collective no longer than a second from now on. All that follow need rank 1, and all before have ended."""
+    [watch] = [thread for thread in threading.enumerate() if isinstance(thread, worker.Watch)]
+    assert watch.patience == 20
+    watch.patience = 1
+
+
+def hang_and_be_seen() -> None:
+    """Rank 1 hangs, and rank 0 says so soon."""
+    in_step(hang)
+    in_step(lose_patience, rank=0)
 
 
 def kill(_: Any) -> None:
@@ -145,6 +159,7 @@ def optimiser_lost() -> None:
 
 PLANTS: dict[str, Callable[[], None]] = {
     "hang": lambda: in_step(hang),
+    "hang and be seen": hang_and_be_seen,
     "kill": lambda: in_step(kill),
     "leave": lambda: in_step(leave),
     "nan": lambda: in_step(nan_loss),

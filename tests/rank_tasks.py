@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import rank_faults
+import torch
 from fp8parity import checks
 from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, launch, parity, wire, worker
@@ -16,6 +17,12 @@ from fp8parity.distributed.arms import ARMS
 from fp8parity.distributed.train import Together, alone
 from fp8parity.records.schema import Trajectory
 from fp8parity.training.isolation import reset_state
+from torchao.float8 import _inductor_patch
+
+if not torch.cuda.is_available():
+    # When torchao converts a model, it repairs how Inductor writes kernels for Triton. For that it imports Inductor, a second of each rank.
+    # A CPU has no Triton, and these tasks compile nothing.
+    _inductor_patch._PATCHED = True
 
 SOUND = ("sharded", "sharded checkpoint", "tensor parallel")
 SHARDING = ("", "same batches", "one gradient not reduced", "summed", "tables cast")
