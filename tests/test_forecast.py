@@ -11,15 +11,17 @@ pytestmark = pytest.mark.slow
 
 SLOW = """
 import time
+from fp8parity.gate import feed
 from fp8parity.gate.progress import Line
 
-Line.every = 0.02
+Line.every = 0.01
+feed.OFTEN = 0.0  # each step is written
 made = Runner.trajectory
 
 def slowly(self, cell, seed):
     step = self.progress(cell, f"seed{seed}")
     for done in range(1, 4):
-        time.sleep(0.06)
+        time.sleep(0.02)
         step(done, 300, 2.5)
     return made(self, cell, seed)
 
