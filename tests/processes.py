@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -92,11 +93,16 @@ class Done:
 
 @contextmanager
 def started(
-    program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **variables: str
+    program: str,
+    *arguments: str,
+    cwd: Path = ROOT,
+    path: Sequence[str] = (FIXTURES,),
+    output: Connection | None = None,
+    **variables: str,
 ) -> Iterator[tuple[ForkServerProcess, list[Path]]]:
     """Start "pytest" or "fp8parity" with arguments, in ``cwd``, with more ``variables`` in the environment. Variables by which a CI is
     known are left out. Without a ``PATH`` among the variables, there is no C++ compiler. It yields the process, and the files of what it
-    prints and of its seconds."""
+    prints and of its seconds. With ``output`` it prints into that, not into the first file."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")}
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
@@ -106,7 +112,7 @@ def started(
         environment.setdefault("PYTEST_DEBUG_TEMPROOT", scratch)
         files = [Path(scratch) / name for name in ("out", "err", "seconds")]
         serve()
-        process = CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files))
+        process = CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files, output))
         process.start()
         yield process, files
 
@@ -131,13 +137,22 @@ def without_compiler(folder: Path) -> str:
     return str(folder)
 
 
-def _child(program: str, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str], files: Sequence[Path]) -> None:
+def _child(
+    program: str,
+    arguments: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    files: Sequence[Path],
+    output: Connection | None = None,
+) -> None:
     gc.freeze()  # what was imported before lives to the end: pytest's search for garbage takes 0.6 s less
     os.chdir(cwd)
     forked.take(environment)
     sys.path[:0] = [str(cwd), *environment["PYTHONPATH"].split(os.pathsep)]
     for number, file in enumerate(files[:2], 1):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
+    if output is not None:
+        os.dup2(output.fileno(), 1)
     if program == "pytest":
         if "-n" in arguments:
             fork_workers.install()
