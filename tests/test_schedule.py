@@ -44,8 +44,10 @@ def pytest_sessionstart():
 def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, processes):
     """The main process of pytest-xdist starts its workers without them. No process imports torch's compiler before it needs it: 1.8 s."""
     (tmp_path / "probe.py").write_text(PROBE)
-    command = [sys.executable, "-m", "pytest", "-p", "probe", "-p", "fp8parity.gate.plugin", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), "-k", "codes and te-current-emulated", *more, "-q"]
+    without = [part for name in ("randomly", "cacheprovider", "hypothesispytest") for part in ("-p", f"no:{name}")]
+    command = [sys.executable, "-m", "pytest", "-p", "probe", "-p", "fp8parity.gate.plugin", *without]
+    chosen = ["--recipe", "te-current", "-k", "codes and te-current-emulated"]
+    gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), *chosen, *more, "-q"]
     outside = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}  # set if this test runs in a worker
     environment = {**outside, "PYTHONPATH": os.pathsep.join([FIXTURES, str(tmp_path)])}
     done = subprocess.run([*command, *gate], cwd=tmp_path, env=environment, capture_output=True, text=True)
