@@ -154,7 +154,7 @@ def _child(
     if output is not None:
         os.dup2(output.fileno(), 1)
     if program == "pytest":
-        if "-n" in arguments:
+        if "-n" in arguments:  # the helper is another fork of this large process: a sixth of a short session
             fork_workers.install()
         code = int(pytest.main([*CHOSEN, *arguments]))
     else:

@@ -145,7 +145,7 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
 
 
 def fewer(arguments: list[str]) -> list[str]:
-    """The arguments with one part for a whole folder. The options are the same for each part, and a whole folder takes 0.6 to 2 s."""
+    """The arguments with one part for a whole folder. The options are the same for each part, and a whole folder takes longer."""
     return arguments if "-k" in arguments else [ONE_PART.get(a, a) for a in arguments]
 
 
