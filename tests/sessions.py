@@ -45,6 +45,10 @@ class Session(Runner):
         return self.spec(cell(recipe, execution, model))
 
 
+BRIEF = replace(short_run.PROBE, length=64)
+"""Batches of half of the tokens."""
+
+
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Let the check ``state`` take a quarter of the tokens, and let a module be used 4 times and not 64: half of its time. ``attention``
     takes an eighth, for its reference in FP64. For tests that compare such numbers with each other; ``test_stress`` looks at all uses."""

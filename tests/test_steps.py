@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import torch
 from fp8parity import recipes
-from fp8parity.checks.gradients import PROBE
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training import loop as run
 from fp8parity.training import step as steps
 from fp8parity.workload import corpus, models
 from narrowed import load_trajectory, some
-from sessions import cell
+from sessions import BRIEF, cell
 from torch import nn
 
 CPU = torch.device("cpu")
@@ -132,9 +131,9 @@ def test_masters_start_from_the_weights_that_a_model_no_longer_holds(nano):
 @pytest.mark.parametrize("recipe", ["bf16", "te-current"])
 def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe, eager):
     """Fused kernels sum in another order; beyond that the casts between fused operations are kept, so losses
-    agree to 1e-4 (measured on a CPU: 3e-6 in BF16, 9e-6 in te-current). The batches have the shape of those of the check ``modes``, whose
-    test then finds these kernels in Inductor's cache."""
-    nano = replace(nano, schedule=replace(nano.schedule, rows=PROBE.rows, length=PROBE.length))
+    agree to 1e-4 (measured on a CPU: 3e-6 in BF16, 9e-6 in te-current). The batches have the shape of those in tests/test_modes.py, which
+    then finds these kernels in Inductor's cache."""
+    nano = replace(nano, schedule=replace(nano.schedule, rows=BRIEF.rows, length=BRIEF.length))
     eager, compiled = trained(nano, "eager", recipe), trained(nano, "compiled", recipe)
     assert torch.equal(eager, trained(nano, "eager", recipe))
     assert float((compiled[:, 0] / eager[:, 0] - 1).abs().max()) < 1e-4
