@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity import recipes
-from fp8parity.checks import RunSpec, attention, short_run, stress
+from fp8parity.checks import RunSpec, attention, short_run, state, stress
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.goldens import Goldens
@@ -50,9 +50,12 @@ BRIEF = replace(short_run.PROBE, length=64)
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
-    """Let the check ``state`` take a quarter of the tokens, and let a module be used 4 times and not 64: half of its time. ``attention``
-    takes an eighth, for its reference in FP64. For tests that compare such numbers with each other; ``test_stress`` looks at all uses."""
+    """Let the check ``state`` take a quarter of the tokens and 3 of 4 steps, and let a module be used 4 times and not 64: 40% of its time.
+    ``attention`` takes an eighth, for its reference in FP64. For tests that compare such numbers with each other; ``test_stress`` looks at
+    all uses."""
     patch.setattr(short_run, "PROBE", replace(short_run.PROBE, rows=2, length=64))
+    for module in (short_run, state):
+        patch.setattr(module, "STEPS", 3)
     patch.setattr(stress, "USES", 4)
     patch.setattr(attention, "SHAPE", replace(attention.SHAPE, length=64))
 
