@@ -136,7 +136,8 @@ def test_weights_of_a_delayed_layer_survive_a_checkpoint():
     assert torch.equal(delayed(other, "w").amax_history, delayed(layer, "w").amax_history)
 
 
-def test_fp32_scales_of_fine_tiles_run_in_fp32():
+def test_fp32_scales_of_fine_tiles_run_in_fp32(eager):
+    """``e4m3 1x128 te-block-fp32`` is compiled above, and takes the same way."""
     op = Operand("e4m3", (1, 32), "te-fp32")
     data, _, _ = prepare(inputs(), op)
     assert data.dtype is torch.float32
