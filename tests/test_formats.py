@@ -99,9 +99,9 @@ def test_e8m0_brackets_its_value(x):
 
 
 def test_e8m0_corners():
-    x = torch.tensor([0.0, 2.0**-127, 2.0**-127 * 1.5, 2.0**-126, 3.4e38, math.nan])
-    assert e8m0_encode(x, up=True).tolist() == [0, 0, 1, 1, 254, 255]
-    assert e8m0_encode(x, up=False).tolist() == [0, 0, 0, 1, 254, 255]
+    x = torch.tensor([0.0, 2.0**-127, 2.0**-127 * 1.5, 2.0**-126, 1.0, 1 + 2.0**-23, 3.4e38, math.inf, math.nan])
+    assert e8m0_encode(x, up=True).tolist() == [0, 0, 1, 1, 127, 128, 254, 254, 255]
+    assert e8m0_encode(x, up=False).tolist() == [0, 0, 0, 1, 127, 127, 254, 254, 255]
     assert e8m0_decode(torch.tensor([0, 1, 127, 254], dtype=torch.int32)).tolist() == [2.0**-127, 2.0**-126, 1, 2.0**127]
 
 
