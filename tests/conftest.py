@@ -26,6 +26,7 @@ from fp8parity.records import atomic
 from fp8parity.records.locks import locked
 from fp8parity.records.schema import Trajectory
 from fp8parity.report import view
+from fp8parity.training import provenance
 from hypothesis import settings
 from sessions import Session
 
@@ -51,6 +52,8 @@ gc.set_threshold(50_000, 20, 100)
 # The same examples on every machine, however slow it is. "--hypothesis-profile default" draws new ones.
 settings.register_profile("repeated", derandomize=True, deadline=None)
 settings.load_profile("repeated")
+# A process reads the versions of packages once: here, before a test replaces what says them.
+provenance.versions()
 ROOT = Path(__file__).parents[1]
 Made = TypeVar("Made")
 
