@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import reports
-from fp8parity.prediction.basis import PRODUCTS, Basis, attention_flops, basis, parameters, rest_bytes
+from fp8parity.prediction.basis import PRODUCTS, Basis, basis
+from fp8parity.prediction.sizes import attention_flops, parameters, rest_bytes
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
