@@ -50,7 +50,7 @@ class Holder:
         return self.error.readline() if ready else ""
 
     def queues(self, within: float) -> bool:
-        """Whether the system says that it waits for a lock file. One that waits in the queue says nothing."""
+        """Whether Linux says that it waits for a lock file. One that waits in the queue says nothing."""
         end = time.monotonic() + within
         while time.monotonic() < end:
             found = [line.split() for line in Path("/proc/locks").read_text().splitlines()]

@@ -5,6 +5,7 @@ Each thing is named in the ``where`` of its numbers: "THING|WHERE". ``apart`` gi
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,12 +18,11 @@ from fp8parity.distributed.arms import ARMS
 from fp8parity.distributed.train import Together, alone
 from fp8parity.records.schema import Trajectory
 from fp8parity.training.isolation import reset_state
-from torchao.float8 import _inductor_patch
 
-if not torch.cuda.is_available():
-    # When torchao converts a model, it repairs how Inductor writes kernels for Triton. For that it imports Inductor, a second of each rank.
-    # A CPU has no Triton, and these tasks compile nothing.
-    _inductor_patch._PATCHED = True
+if not torch.cuda.is_available() and importlib.util.find_spec("torchao.float8._inductor_patch"):
+    # When torchao 0.18 converts a model, it repairs how Inductor writes kernels for Triton. For that it imports Inductor, a second of each
+    # rank. A CPU has no Triton, and these tasks compile nothing.
+    importlib.import_module("torchao.float8._inductor_patch")._PATCHED = True  # type: ignore[attr-defined]  # a module by its name
 
 SOUND = ("sharded", "sharded checkpoint", "tensor parallel")
 SHARDING = ("", "same batches", "one gradient not reduced", "summed", "tables cast")

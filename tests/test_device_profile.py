@@ -57,19 +57,33 @@ def test_compiled_products_do_no_work_in_the_region_and_work_after_it():
     product = torch.compile(lambda a, b: a @ b, dynamic=False)
     a, b = torch.randn(8, 16), torch.randn(16, 4)
     assert torch.equal(product(a, b), a @ b)
-    with shells.without_products(), pytest.MonkeyPatch.context() as patch:
+    with shells.without_products("mm"), pytest.MonkeyPatch.context() as patch:
         nothing = getattr(extern_kernels, "mm")  # noqa: B009  # mypy does not know the names of kernels
         patch.setattr(extern_kernels, "mm", lambda *operands, out: nothing(*operands, out=out.fill_(7)))
         assert torch.equal(product(a, b), torch.full((8, 4), 7.0))
     assert torch.equal(product(a, b), a @ b)
 
 
-def test_products_that_ran_in_another_way_are_no_shell():
-    with (
-        pytest.raises(ValueError, match="runs the matrix products of compiled code in a way that is not known here"),
-        shells.without_products(),
-    ):
-        torch.randn(8, 16) @ torch.randn(16, 4)
+@pytest.mark.parametrize("name", shells.PRODUCTS)
+def test_each_product_leaves_its_result_and_another_one_does_not_count_for_it(name):
+    from torch._inductor.select_algorithm import extern_kernels
+
+    out, other = torch.full((8, 4), 7.0), next(n for n in shells.PRODUCTS if n != name)
+    with shells.without_products(name):
+        assert getattr(extern_kernels, name)(torch.randn(8, 16), torch.randn(16, 4), out=out) is out
+    assert torch.equal(out, torch.full((8, 4), 7.0))
+    with pytest.raises(ValueError, match=rf"\({other}\) in a way that is not known here"), shells.without_products(other):
+        getattr(extern_kernels, name)(torch.randn(8, 16), torch.randn(16, 4), out=out)
+
+
+@pytest.mark.parametrize(("recipe", "needed"), [("bf16", "mm"), ("ao-tensorwise", "_scaled_mm")])
+def test_a_shell_whose_products_ran_is_refused(recipe, needed, monkeypatch):
+    """Without compilation the products run as torch's own functions, which no region reaches."""
+    monkeypatch.setattr(shells, "compile_blocks", lambda model: None)
+    monkeypatch.setattr(shells, "seconds", lambda work, device: [1.0])
+    with pytest.raises(ValueError, match=rf"\({needed}\) in a way that is not known here"):
+        shells.timed(SMALL.shells[0], registry.get(recipe), torch.device("cpu"))
+    assert shells.timed(SMALL.shells[0], registry.get(recipe), torch.device("cpu"), compiled=False) == [1.0]
 
 
 def test_the_interval_is_the_range_of_the_blocks():

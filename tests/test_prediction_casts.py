@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
+from fp8parity.prediction import step as prediction_step
 from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.casts import Additions, beside, of
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
@@ -154,6 +155,15 @@ def test_casts_that_are_compiled_with_a_block_take_what_its_shells_took(share):
     assert parts[CASTS] + parts[REST] == pytest.approx(share * layers * (gpu.layer_rest(work) + alone(work)), rel=1e-3)
     assert parts[GEMMS] == pytest.approx(apart[GEMMS], rel=1e-3)  # of the product alone
     assert parts[ATTENTION] == apart[ATTENTION]
+
+
+def test_of_linears_that_stay_in_bf16_nothing_is_fused(monkeypatch):
+    """Half of the casts are half of what the shells add, and no casts are none, however little the shells took."""
+    found, work = fused(0.6), shapes.get("base")
+    whole = step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS]
+    for share in (0.0, 0.5):
+        monkeypatch.setattr(prediction_step, "quantised_shares", lambda *_, share=share: dict.fromkeys(prediction_step.MODULES, share))
+        assert step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS] == pytest.approx(share * whole)
 
 
 def test_shells_of_a_recipe_change_no_other_one():
