@@ -11,7 +11,7 @@ from fp8parity.prediction.basis import PRODUCTS, Basis, basis
 from fp8parity.prediction.sizes import attention_flops, parameters, rest_bytes
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
+from fp8parity.records.device import BF16_SHELL, DeviceProfile, Part, PartTime, profile_cell
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.training.device_profile import GPU as SIZES
@@ -109,7 +109,7 @@ def profile(name: str = NAME) -> DeviceProfile:
     for c, rows, length in SIZES.attention:
         sizes = {"rows": rows, "length": length, "head_dim": c.head_dim, "heads": c.heads, "kv_heads": c.kv_heads}
         times.append(part(Part.ATTENTION, "torch", sizes, attention(rows, length, c.heads, c.head_dim)))
-    times += [shell("compiled", work, layer_rest(work)) for work in SIZES.shells]
+    times += [shell(BF16_SHELL, work, layer_rest(work)) for work in SIZES.shells]
     times += [part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends]
     times += [
         part(Part.OPTIMISER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH) for c in SIZES.optimiser
