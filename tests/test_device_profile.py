@@ -14,6 +14,7 @@ from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
 from fp8parity.training import device_profile, hardware, shells
 from fp8parity.training.device_profile import Sizes
+from fp8parity.training.load import Load
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
 
@@ -80,10 +81,11 @@ def test_each_product_leaves_its_result_and_another_one_does_not_count_for_it(na
 def test_a_shell_whose_products_ran_is_refused(recipe, needed, monkeypatch):
     """Without compilation the products run as torch's own functions, which no region reaches."""
     monkeypatch.setattr(shells, "compile_blocks", lambda model: None)
-    monkeypatch.setattr(shells, "seconds", lambda work, device: [1.0])
+    load = Load(torch.device("cpu"))
+    monkeypatch.setattr(load, "seconds", lambda work: [1.0])
     with pytest.raises(ValueError, match=rf"\({needed}\) in a way that is not known here"):
-        shells.timed(SMALL.shells[0], registry.get(recipe), torch.device("cpu"))
-    assert shells.timed(SMALL.shells[0], registry.get(recipe), torch.device("cpu"), compiled=False) == [1.0]
+        shells.timed(SMALL.shells[0], registry.get(recipe), load)
+    assert shells.timed(SMALL.shells[0], registry.get(recipe), load, compiled=False) == [1.0]
 
 
 def test_the_interval_is_the_range_of_the_blocks():

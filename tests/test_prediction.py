@@ -11,9 +11,10 @@ import reports
 from fp8parity.prediction import fits
 from fp8parity.prediction.basis import basis
 from fp8parity.prediction.calibration import calibrate, held_out, measured, residuals
-from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, memory_needed, refuse_dimensions, refuse_memory, step_time
+from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, memory_needed, refuse_dimensions, refuse_memory, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
+from fp8parity.records.device import ALONE, AMID, Part
 from fp8parity.training.blocks import shape_of
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
@@ -49,6 +50,17 @@ def test_a_step_is_the_sum_of_its_parts(name, tolerance):
     assert plain.parts[CASTS] == 0 < quantised.parts[CASTS]
     assert quantised.parts[GEMMS] < plain.parts[GEMMS] and quantised.parts[ATTENTION] == plain.parts[ATTENTION]
     assert sum(plain.share(p) for p in plain.parts) == pytest.approx(1)
+
+
+def test_products_are_as_fast_as_the_clock_of_a_step_lets_them_be():
+    """They took 4 ms amid others, and 2 and 3 ms amid two blocks."""
+    found, work = gpu.made(), shapes.get("base")
+    products = [gpu.part(Part.PRODUCT, ALONE, {}, 4e-3), gpu.part(Part.PRODUCT, AMID, {}, 2e-3), gpu.part(Part.PRODUCT, AMID, {}, 3e-3)]
+    faster = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *products]}))
+    before, after = (step_time(b, work, CURRENT, Execution.NATIVE).parts for b in (found, faster))
+    assert found.clock == 1 and faster.clock == pytest.approx(0.625)
+    assert after[GEMMS] == pytest.approx(0.625 * before[GEMMS])
+    assert {p: after[p] for p in (CASTS, ATTENTION, REST)} == pytest.approx({p: before[p] for p in (CASTS, ATTENTION, REST)})
 
 
 def test_attention_dilutes_the_speed_up_as_sequences_grow():
