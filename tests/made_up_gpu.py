@@ -11,7 +11,7 @@ from fp8parity.prediction.basis import PRODUCTS, Basis, basis
 from fp8parity.prediction.sizes import attention_flops, parameters, rest_bytes
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.device import BF16_SHELL, DeviceProfile, Part, PartTime, profile_cell
+from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.training.device_profile import GPU as SIZES
@@ -92,12 +92,11 @@ def layer_rest(work: Workload) -> float:
     return rest(work.tokens, s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim, s.intermediate)
 
 
-def shell(form: str, work: Workload, seconds: float) -> PartTime:
-    """A shell that takes these ``seconds`` beside its attention."""
+def block(kind: Part, form: str, work: Workload, seconds: float) -> PartTime:
+    """A part of a block that takes these ``seconds``."""
     s = work.shape
     sizes = {"rows": work.micro_batch, "length": work.sequence, "dim": s.hidden, "hidden": s.intermediate}
-    sizes |= {"heads": s.heads, "kv_heads": s.kv_heads}
-    return part(Part.SHELL, form, sizes, seconds + attention(work.micro_batch, work.sequence, s.heads, s.head_dim))
+    return part(kind, form, sizes | {"heads": s.heads, "kv_heads": s.kv_heads}, seconds)
 
 
 def profile(name: str = NAME) -> DeviceProfile:
@@ -109,7 +108,7 @@ def profile(name: str = NAME) -> DeviceProfile:
     for c, rows, length in SIZES.attention:
         sizes = {"rows": rows, "length": length, "head_dim": c.head_dim, "heads": c.heads, "kv_heads": c.kv_heads}
         times.append(part(Part.ATTENTION, "torch", sizes, attention(rows, length, c.heads, c.head_dim)))
-    times += [shell(BF16_SHELL, work, layer_rest(work)) for work in SIZES.shells]
+    times += [block(Part.BLOCK_REST, "bf16", work, layer_rest(work)) for work in SIZES.blocks]
     times += [part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends]
     times += [
         part(Part.OPTIMISER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH) for c in SIZES.optimiser

@@ -7,7 +7,6 @@ from functools import cached_property
 import pytest
 import timings
 from fp8parity.records.cell import Cell, Execution, Mode, Strict
-from fp8parity.records.device import Part
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.sets import machines
 
@@ -28,7 +27,6 @@ def test_modes(mode, compiled, graphed, without):
 def test_what_files_hold_of_modes_and_parts_never_changes():
     """Records of older versions hold these words."""
     assert [str(m) for m in Mode] == ["eager", "compiled", "graphed", "compiled-graphed"]
-    assert [str(p) for p in Part] == ["copy", "shell", "attention", "ends", "optimiser", "launch"]
 
 
 def test_a_count_beyond_64_bits_is_refused():

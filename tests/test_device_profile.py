@@ -12,15 +12,14 @@ from fp8parity.recipes import registry
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
-from fp8parity.training import device_profile, hardware, shells
+from fp8parity.training import device_profile, hardware
 from fp8parity.training.device_profile import Sizes
-from fp8parity.training.load import Load
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
 
 NANO = ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)
 SMALL = Sizes(
-    shells=(Workload(ModelShape("shell", 64, 128, 2, 1, 32, 1), 2, 32),),
+    blocks=(Workload(ModelShape("block", 64, 128, 2, 1, 32, 1), 2, 32),),
     attention=((NANO, 2, 32), (NANO, 1, 64)),
     ends=((64, 64, 256),),
     optimiser=(NANO,),
@@ -43,49 +42,13 @@ def test_every_part_is_measured_once_per_size(profile):
         (Part.ENDS, "eager"),
         (Part.ATTENTION, "torch"),
         (Part.ATTENTION, "torch"),
-        (Part.SHELL, "compiled"),
+        (Part.BLOCK_REST, "bf16"),
     ]
     assert all(0 < t.low <= t.seconds <= t.high < 60 for t in profile.times)
-    [shell] = profile.of(Part.SHELL)
-    assert shell.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
+    [block] = profile.of(Part.BLOCK_REST)
+    assert block.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
     [optimiser] = profile.of(Part.OPTIMISER)
     assert optimiser.sizes == {"parameters": NANO.parameters, "tensors": 12}
-
-
-def test_compiled_products_do_no_work_in_the_region_and_work_after_it():
-    from torch._inductor.select_algorithm import extern_kernels  # as in shells
-
-    product = torch.compile(lambda a, b: a @ b, dynamic=False)
-    a, b = torch.randn(8, 16), torch.randn(16, 4)
-    assert torch.equal(product(a, b), a @ b)
-    with shells.without_products("mm"), pytest.MonkeyPatch.context() as patch:
-        nothing = getattr(extern_kernels, "mm")  # noqa: B009  # mypy does not know the names of kernels
-        patch.setattr(extern_kernels, "mm", lambda *operands, out: nothing(*operands, out=out.fill_(7)))
-        assert torch.equal(product(a, b), torch.full((8, 4), 7.0))
-    assert torch.equal(product(a, b), a @ b)
-
-
-@pytest.mark.parametrize("name", shells.PRODUCTS)
-def test_each_product_leaves_its_result_and_another_one_does_not_count_for_it(name):
-    from torch._inductor.select_algorithm import extern_kernels
-
-    out, other = torch.full((8, 4), 7.0), next(n for n in shells.PRODUCTS if n != name)
-    with shells.without_products(name):
-        assert getattr(extern_kernels, name)(torch.randn(8, 16), torch.randn(16, 4), out=out) is out
-    assert torch.equal(out, torch.full((8, 4), 7.0))
-    with pytest.raises(ValueError, match=rf"\({other}\) in a way that is not known here"), shells.without_products(other):
-        getattr(extern_kernels, name)(torch.randn(8, 16), torch.randn(16, 4), out=out)
-
-
-@pytest.mark.parametrize(("recipe", "needed"), [("bf16", "mm"), ("ao-tensorwise", "_scaled_mm")])
-def test_a_shell_whose_products_ran_is_refused(recipe, needed, monkeypatch):
-    """Without compilation the products run as torch's own functions, which no region reaches."""
-    monkeypatch.setattr(shells, "compile_blocks", lambda model: None)
-    load = Load(torch.device("cpu"))
-    monkeypatch.setattr(load, "seconds", lambda work: [1.0])
-    with pytest.raises(ValueError, match=rf"\({needed}\) in a way that is not known here"):
-        shells.timed(SMALL.shells[0], registry.get(recipe), load)
-    assert shells.timed(SMALL.shells[0], registry.get(recipe), load, compiled=False) == [1.0]
 
 
 def test_the_interval_is_the_range_of_the_blocks():
@@ -129,5 +92,5 @@ def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypat
     monkeypatch.setattr(device_profile, "measure", measure)
     assert cli.main(["profile", "--records", str(tmp_path / "new")]) == 0
     out = capsys.readouterr().out
-    assert "shell" in out and out.rstrip().endswith("bf16-device-native-topics-profile.json")
+    assert "block-rest" in out and out.rstrip().endswith("bf16-device-native-topics-profile.json")
     assert load_record(tmp_path / "new" / name_of(profile)) == profile

@@ -14,10 +14,11 @@ from fp8parity.prediction.calibration import calibrate, held_out, measured, resi
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, memory_needed, refuse_dimensions, refuse_memory, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.records.device import ALONE, AMID, Part
+from fp8parity.records.device import Part
 from fp8parity.training.blocks import shape_of
+from fp8parity.training.device_profile import GPU as SIZES
 from fp8parity.workload import shapes
-from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
 
 CURRENT, BF16 = RECIPES["te-current"], RECIPES["bf16"]
 
@@ -52,15 +53,32 @@ def test_a_step_is_the_sum_of_its_parts(name, tolerance):
     assert sum(plain.share(p) for p in plain.parts) == pytest.approx(1)
 
 
-def test_products_are_as_fast_as_the_clock_of_a_step_lets_them_be():
-    """They took 4 ms amid others, and 2 and 3 ms amid two blocks."""
-    found, work = gpu.made(), shapes.get("base")
-    products = [gpu.part(Part.PRODUCT, ALONE, {}, 4e-3), gpu.part(Part.PRODUCT, AMID, {}, 2e-3), gpu.part(Part.PRODUCT, AMID, {}, 3e-3)]
-    faster = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *products]}))
-    before, after = (step_time(b, work, CURRENT, Execution.NATIVE).parts for b in (found, faster))
-    assert found.clock == 1 and faster.clock == pytest.approx(0.625)
-    assert after[GEMMS] == pytest.approx(0.625 * before[GEMMS])
-    assert {p: after[p] for p in (CASTS, ATTENTION, REST)} == pytest.approx({p: before[p] for p in (CASTS, ATTENTION, REST)})
+def test_products_and_attention_take_what_they_take_in_a_block():
+    """In BF16 products take half as long as alone, with torchao a quarter. te-current has no blocks of its own, so it is like BF16.
+    Attention takes twice as long as alone at 512 tokens, and three times at 4,096."""
+    found, base = gpu.made(), shapes.get("base")
+    torchao = "ao-rowwise"
+    times = [
+        gpu.block(Part.BLOCK_PRODUCTS, form, w, share * sum(g.count * gpu.gemm("bf16", g.m, g.n, g.k) for g in _linears(w)) * 3)
+        for form, share in (("bf16", 0.5), (torchao, 0.25)) for w in SIZES.blocks
+    ]  # fmt: skip
+    longer = {512: 2.0, 4096: 3.0}
+    times += [
+        gpu.block(Part.BLOCK_ATTENTION, "bf16", w, longer[w.sequence] * found.attention(w, "torch"))
+        for w in SIZES.blocks if w.sequence in longer
+    ]  # fmt: skip
+    other = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *times]}))
+    assert [found.products_ratio("bf16", 1024), found.attention_ratio(512)] == [1, 1]
+    assert other.products_ratio("bf16", 1024) == other.products_ratio("te-current", 1024) == pytest.approx(0.5, rel=0.03)
+    assert [other.attention_ratio(n) for n in (512, 4096)] == pytest.approx([2, 3], rel=0.03) and 2 < other.attention_ratio(2048) < 3
+    before, after = (step_time(b, base, CURRENT, Execution.NATIVE).parts for b in (found, other))
+    assert after[GEMMS] == pytest.approx(before[GEMMS] / 2, rel=0.03)
+    assert after[ATTENTION] == pytest.approx(other.attention_ratio(base.sequence) * before[ATTENTION])
+    assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)})
+
+
+def _linears(work: Workload) -> list[GemmShape]:
+    return work.shape.layer(work.tokens, joined=False)
 
 
 def test_attention_dilutes_the_speed_up_as_sequences_grow():

@@ -12,6 +12,7 @@ from fp8parity.prediction.casts import Additions, beside, of
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
+from fp8parity.records.device import Part
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
@@ -127,8 +128,8 @@ def test_kernels_beside_a_product_are_launches_and_one_pass_over_its_result(kern
 
 
 def fused(share: float) -> Basis:
-    """A profile with shells of the recipe, which take this share of what casts, scaled results and the rest take alone. The GEMMs that were
-    timed alone also launched a kernel before and a kernel after the product, which passed over its result."""
+    """A profile with blocks of the recipe, whose rest takes this share of what casts, scaled results and the rest take alone. The GEMMs
+    that were timed alone also launched a kernel before and a kernel after the product, which passed over its result."""
     found, kernels = basis_of(), [BEFORE, PRODUCT, AFTER]
 
     def timed(g: TimedGemm) -> TimedGemm:
@@ -136,7 +137,7 @@ def fused(share: float) -> Basis:
         return g.model_copy(update={"kernels": kernels, "recipe_seconds": [s + more for s in g.recipe_seconds]})
 
     records = tuple(r.model_copy(update={"gemms": [timed(g) for g in r.gemms]}) for r in found.gemms)
-    forms = [gpu.shell(ROWWISE, w, share * (gpu.layer_rest(w) + alone(w))) for w in gpu.SIZES.shells]
+    forms = [gpu.block(Part.BLOCK_REST, ROWWISE, w, share * (gpu.layer_rest(w) + alone(w))) for w in gpu.SIZES.blocks]
     return replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *forms]}), gemms=records)
 
 
@@ -147,7 +148,7 @@ def alone(work: shapes.Workload) -> float:
 
 
 @pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
-def test_casts_that_are_compiled_with_a_block_take_what_its_shells_took(share):
+def test_casts_that_are_compiled_with_a_block_take_what_its_blocks_took(share):
     work, plain = shapes.get("base"), basis_of()
     parts, apart = (step_time(b, work, RECIPES[ROWWISE], Execution.NATIVE).parts for b in (fused(share), plain))
     layers = work.shape.layers
@@ -158,7 +159,7 @@ def test_casts_that_are_compiled_with_a_block_take_what_its_shells_took(share):
 
 
 def test_of_linears_that_stay_in_bf16_nothing_is_fused(monkeypatch):
-    """Half of the casts are half of what the shells add, and no casts are none, however little the shells took."""
+    """Half of the casts are half of what the blocks add, and no casts are none, however little the blocks took."""
     found, work = fused(0.6), shapes.get("base")
     whole = step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS]
     for share in (0.0, 0.5):
@@ -166,7 +167,7 @@ def test_of_linears_that_stay_in_bf16_nothing_is_fused(monkeypatch):
         assert step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS] == pytest.approx(share * whole)
 
 
-def test_shells_of_a_recipe_change_no_other_one():
+def test_blocks_of_a_recipe_change_no_other_one():
     work = shapes.get("base")
     own = replace(fused(0.5), gemms=(*fused(0.5).gemms, *gpu.made().gemms))
     for recipe in ("bf16", "te-current"):
