@@ -68,12 +68,14 @@ def test_products_and_attention_take_what_they_take_in_a_block():
         for w in SIZES.blocks if w.sequence in longer
     ]  # fmt: skip
     other = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *times]}))
-    assert [found.products_ratio("bf16", 1024), found.attention_ratio(512)] == [1, 1]
+    assert [found.products_ratio("bf16", 1024), found.attention_ratio("bf16", 512)] == [1, 1]
     assert other.products_ratio("bf16", 1024) == other.products_ratio("te-current", 1024) == pytest.approx(0.5, rel=0.03)
-    assert [other.attention_ratio(n) for n in (512, 4096)] == pytest.approx([2, 3], rel=0.03) and 2 < other.attention_ratio(2048) < 3
+    assert [other.attention_ratio("bf16", n) for n in (512, 4096)] == pytest.approx([2, 3], rel=0.03) and 2 < other.attention_ratio(
+        "te-current", 2048
+    ) < 3
     before, after = (step_time(b, base, CURRENT, Execution.NATIVE).parts for b in (found, other))
     assert after[GEMMS] == pytest.approx(before[GEMMS] / 2, rel=0.03)
-    assert after[ATTENTION] == pytest.approx(other.attention_ratio(base.sequence) * before[ATTENTION])
+    assert after[ATTENTION] == pytest.approx(other.attention_ratio("te-current", base.sequence) * before[ATTENTION])
     assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)})
 
 
