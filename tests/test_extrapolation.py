@@ -11,13 +11,15 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
 from fp8parity.prediction import extrapolation
-from fp8parity.prediction.calibration import Beyond, Calibration, calibrate, held_out, residuals
+from fp8parity.prediction.calibration import Beyond, Calibration, Corrections, Group, calibrate, held_out, residuals
 from fp8parity.prediction.extrapolation import Size, excesses
 from fp8parity.records import sets
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
 
 ONE = shapes.get("1b")
+
+GROUP = Group(gpu.NAME, False, "te-current native")
 
 
 def smaller(found, work: Workload, recipe: str = "te-current") -> float:
@@ -81,7 +83,7 @@ class TestFeatures:
         assert other.beyond is not None and other.sd < 0.05
         assert (other.beyond.n, other.beyond.models, other.beyond.sizes) == (1, 1, (Size.FEATURES,))
         assert other.beyond.sd == pytest.approx(0.3, rel=0.15)
-        narrow, wide = (other.interval(1.2, "te-current native", beyond) for beyond in (False, True))
+        narrow, wide = (other.interval(1.2, GROUP, beyond) for beyond in (False, True))
         assert narrow[1] == wide[1]
         # Student's t at 90%: 2.920 with the 2 models that are near, 6.314 with the one that is not.
         assert math.log(narrow[2] / narrow[1]) == pytest.approx(2.920 * other.sd, rel=1e-3)
@@ -90,8 +92,8 @@ class TestFeatures:
         assert all(r.covered for r in held_out(found))
 
     def test_small_errors_of_extrapolated_ones_narrow_nothing(self):
-        other = Calibration({}, 0.0, sd=0.05, n=9, models=3, beyond=Beyond(0.01, 2, 2, (Size.FEATURES,)))
-        assert other.interval(1.2, "te-current native", True) == other.interval(1.2, "te-current native", False)
+        other = Calibration(Corrections({}), sd=0.05, n=9, models=3, beyond=Beyond(0.01, 2, 2, (Size.FEATURES,)))
+        assert other.interval(1.2, GROUP, True) == other.interval(1.2, GROUP, False)
 
 
 class TestTokens:

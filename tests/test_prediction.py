@@ -10,15 +10,13 @@ import pytest
 import reports
 from fp8parity.prediction import fits
 from fp8parity.prediction.basis import basis
-from fp8parity.prediction.calibration import calibrate, held_out, measured, residuals
-from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, memory_needed, refuse_dimensions, refuse_memory, step_time
+from fp8parity.prediction.calibration import Group, calibrate, held_out, measured, residuals
+from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, memory_needed, refuse_dimensions, refuse_memory, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.records.device import Part
 from fp8parity.training.blocks import shape_of
-from fp8parity.training.device_profile import GPU as SIZES
 from fp8parity.workload import shapes
-from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
+from fp8parity.workload.shapes import ModelShape, Workload
 
 CURRENT, BF16 = RECIPES["te-current"], RECIPES["bf16"]
 
@@ -51,36 +49,6 @@ def test_a_step_is_the_sum_of_its_parts(name, tolerance):
     assert plain.parts[CASTS] == 0 < quantised.parts[CASTS]
     assert quantised.parts[GEMMS] < plain.parts[GEMMS] and quantised.parts[ATTENTION] == plain.parts[ATTENTION]
     assert sum(plain.share(p) for p in plain.parts) == pytest.approx(1)
-
-
-def test_products_and_attention_take_what_they_take_in_a_block():
-    """In BF16 products take half as long as alone, with torchao a quarter. te-current has no blocks of its own, so it is like BF16.
-    Attention takes twice as long as alone at 512 tokens, and three times at 4,096."""
-    found, base = gpu.made(), shapes.get("base")
-    torchao = "ao-rowwise"
-    times = [
-        gpu.block(Part.BLOCK_PRODUCTS, form, w, share * sum(g.count * gpu.gemm("bf16", g.m, g.n, g.k) for g in _linears(w)) * 3)
-        for form, share in (("bf16", 0.5), (torchao, 0.25)) for w in SIZES.blocks
-    ]  # fmt: skip
-    longer = {512: 2.0, 4096: 3.0}
-    times += [
-        gpu.block(Part.BLOCK_ATTENTION, "bf16", w, longer[w.sequence] * found.attention(w, "torch"))
-        for w in SIZES.blocks if w.sequence in longer
-    ]  # fmt: skip
-    other = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *times]}))
-    assert [found.products_ratio("bf16", 1024), found.attention_ratio("bf16", 512)] == [1, 1]
-    assert other.products_ratio("bf16", 1024) == other.products_ratio("te-current", 1024) == pytest.approx(0.5, rel=0.03)
-    assert [other.attention_ratio("bf16", n) for n in (512, 4096)] == pytest.approx([2, 3], rel=0.03) and 2 < other.attention_ratio(
-        "te-current", 2048
-    ) < 3
-    before, after = (step_time(b, base, CURRENT, Execution.NATIVE).parts for b in (found, other))
-    assert after[GEMMS] == pytest.approx(before[GEMMS] / 2, rel=0.03)
-    assert after[ATTENTION] == pytest.approx(other.attention_ratio("te-current", base.sequence) * before[ATTENTION])
-    assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)})
-
-
-def _linears(work: Workload) -> list[GemmShape]:
-    return work.shape.layer(work.tokens, joined=False)
 
 
 def test_attention_dilutes_the_speed_up_as_sequences_grow():
@@ -125,6 +93,9 @@ def test_a_gpu_without_a_data_sheet_has_a_measured_roof():
     assert gpu.made().roof.source != "measured"
 
 
+GROUP = Group(gpu.NAME, False, "te-current native")
+
+
 class TestErrorBar:
     MODELS = ("small", "base", "1b", "llama3-8b")
 
@@ -139,8 +110,8 @@ class TestErrorBar:
         raw, rows = self.cells(0.0, bias=0.08), held_out(self.cells(0.0, bias=0.08))
         assert len(rows) == 4
         assert all(abs(row.error) < abs(math.exp(-r.error) - 1) for row, r in zip(rows, raw, strict=True))
-        assert 0.02 < calibrate(raw).correction["te-current native"] < 0.08
-        assert calibrate(raw[:2]).overall < calibrate(raw).overall
+        assert 0.02 < calibrate(raw).corrections.of(GROUP) < 0.08
+        assert calibrate(raw[:2]).corrections.overall < calibrate(raw).corrections.overall
 
     def test_the_bar_covers_what_it_says(self):
         hits = [r.covered for seed in range(40) for r in held_out(self.cells(0.03, 0.02, seed))]
@@ -153,7 +124,7 @@ class TestErrorBar:
         assert row.error == pytest.approx(math.exp(-0.5) - 1, abs=0.03) and not row.covered
 
     def test_without_cells_there_is_no_bar(self):
-        low, middle, high = calibrate([]).interval(1.3, "te-current native")
+        low, middle, high = calibrate([]).interval(1.3, GROUP)
         assert (low, middle, high) == (0.0, 1.3, math.inf)
 
 
