@@ -24,7 +24,7 @@ def test_modes(mode, compiled, graphed, without):
     assert (mode.compiled, mode.graphed, mode.without_graph) == (compiled, graphed, without)
 
 
-def test_what_files_hold_of_modes_and_parts_never_changes():
+def test_what_files_hold_of_modes_never_changes():
     """Records of older versions hold these words."""
     assert [str(m) for m in Mode] == ["eager", "compiled", "graphed", "compiled-graphed"]
 

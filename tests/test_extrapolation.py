@@ -209,7 +209,7 @@ def test_a_batch_near_what_was_timed_says_nothing(tmp_path, capsys):
 
 
 def test_each_recipe_says_what_its_own_gemms_show(tmp_path, capsys):
-    """te-current was timed at base, too, and te-block not. No measured cell tests te-block."""
+    """te-current was timed at base, too, and te-block not. No measured step tests te-block."""
     made = gpu.records(("base", "llama3-8b"), [gpu.timed(shapes.get(name)) for name in ("1b", "llama3-8b")])
     large = gpu.gemm_times(shapes.get("llama3-8b"))
     other = large.model_copy(update={"cell": large.cell.model_copy(update={"recipe": "te-block"})})
@@ -217,5 +217,6 @@ def test_each_recipe_says_what_its_own_gemms_show(tmp_path, capsys):
     sets.save([*made, other], path)
     lines = out(capsys, "small", "--gpu", "h100", "--records", str(path))
     assert [line.partition(": ")[0] for line in lines if "of the GEMM work of this model" in line] == ["te-block"]
-    [said] = [line for line in lines if line.startswith("No measured cell tests ")]
-    assert said == "No measured cell tests te-block native, te-block fused, te-current fused here: the interval is that of other recipes."
+    [said] = [line for line in lines if line.startswith("No measured step of another model tests ")]
+    tests = "te-block native, te-block fused, te-current fused"
+    assert said == f"No measured step of another model tests {tests} here: the interval is that of others."

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction import fits
-from fp8parity.prediction.basis import Basis
+from fp8parity.prediction import step as prediction_step
+from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.in_block import TimedBlock, in_block
-from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
+from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMISER, REST, casts_alone, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
 from fp8parity.records.device import Part, PartTime
 from fp8parity.training.device_profile import GPU as SIZES
 from fp8parity.workload import shapes
-from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
 
 CURRENT, BF16, BASE = RECIPES["te-current"], RECIPES["bf16"], shapes.get("base")
 WIDTHS = [w.shape.hidden for w in SIZES.blocks]
@@ -42,7 +42,8 @@ def test_attention_is_slower_the_larger_the_share_of_the_products_is():
     found = in_block([(quarter, 1, 1 / math.exp(0.25)), (half, 1, 1 / math.exp(0.5)), (block("a", 1024, 128, (1, 2, 1)), 1, 1)])
     assert [found.of_attention(share, 64) for share in (0.0, 0.25, 0.75)] == pytest.approx([1, math.exp(0.25), math.exp(0.75)])
     assert [found.of_attention(share, head) for share, head in ((0.1, 128), (0.9, 256))] == pytest.approx([2, 2])
-    assert found.of_attention(0.5, 80) == pytest.approx(math.exp(0.5))
+    # 90 is nearer to 64 by the difference, and to 128 by the ratio: 90 / 64 is 1.41, and 128 / 90 is 1.42. 92 is the other way round.
+    assert [found.of_attention(0.5, head) for head in (90, 92)] == pytest.approx([math.exp(0.5), 2])
 
 
 def test_without_blocks_all_is_as_alone():
@@ -51,35 +52,81 @@ def test_without_blocks_all_is_as_alone():
     assert gpu.made().in_block == found, "the made-up GPU has the rest of blocks alone"
 
 
-def with_blocks(slower: Mapping[str, float], attention: float) -> Basis:
-    """Blocks whose products take ``slower`` times as long as alone, by recipe, and their attention ``attention`` times."""
+SLOWER = {640: 1.1, 960: 1.2, 1536: 1.5, 5120: 2.0}
+"""Products of BF16 in blocks of these widths. Those of te-current take half of that."""
+ATTENTION_LINE = (0.1, 0.4)
+"""The logarithm of attention's ratio, without products and for each unit of their share."""
+
+
+def with_blocks(*recipes: str) -> Basis:
+    """A profile with whole blocks of these recipes. Their rest is such that fusion changes nothing."""
     found = gpu.made()
     times: list[PartTime] = []
     for w in SIZES.blocks:
-        for recipe, ratio in slower.items():
-            alone = sum(
-                g.count * found.gemm(recipe, p, g) for g in w.shape.layer(w.tokens, joined=False) for p in ("fprop", "dgrad", "wgrad")
-            )
-            times.append(gpu.block(Part.BLOCK_PRODUCTS, recipe, w, ratio * alone))
-            times.append(gpu.block(Part.BLOCK_ATTENTION, recipe, w, attention * found.attention(w, "torch")))
-    return replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *times]}))
+        for name in recipes:
+            linears = w.shape.layer(w.tokens, joined=False)
+            products = sum(g.count * found.gemm(name, product, g) for g in linears for product in PRODUCTS)
+            products *= SLOWER[w.shape.hidden] * (0.5 if name != "bf16" else 1.0)
+            rest = found.rest(w) + casts_alone(found, w, RECIPES[name], dict.fromkeys(MODULES, 1.0), joined=False)
+            ratio = 1.0
+            for _ in range(50):  # the share of the products depends on the ratio
+                ratio = math.exp(ATTENTION_LINE[0] + ATTENTION_LINE[1] * products / (products + rest + ratio * found.attention(w, "torch")))
+            times.append(gpu.block(Part.BLOCK_PRODUCTS, name, w, products))
+            times.append(gpu.block(Part.BLOCK_ATTENTION, name, w, ratio * found.attention(w, "torch")))
+            times.append(gpu.block(Part.BLOCK_REST, name, w, rest))
+    kept = [t for t in found.profile.times if t.part != Part.BLOCK_REST]
+    return replace(found, profile=found.profile.model_copy(update={"times": [*kept, *times]}))
 
 
-@pytest.mark.parametrize(("recipe", "products"), [(BF16, 1.5), (CURRENT, 1.0)])
-def test_a_step_has_the_products_and_the_attention_of_its_blocks(recipe, products):
-    """te-current has no blocks of its own."""
-    before, after = (step_time(b, BASE, recipe, Execution.NATIVE).parts for b in (gpu.made(), with_blocks({"bf16": 1.5}, 1.25)))
-    assert after[GEMMS] == pytest.approx(products * before[GEMMS])
-    assert after[ATTENTION] == pytest.approx(1.25 * before[ATTENTION])
-    assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)})
+@pytest.mark.parametrize(("recipe", "own", "factor"), [(BF16, (), 1.0), (CURRENT, (), None), (CURRENT, ("te-current",), 0.5)])
+def test_a_layer_has_the_products_and_the_attention_of_its_blocks(recipe, own, factor):
+    """Without blocks of te-current its products are as alone. Head, loss and optimiser are no part of a block."""
+    made = with_blocks("bf16", *own)
+    before, after = (step_time(b, BASE, recipe, Execution.NATIVE, block=True).parts for b in (gpu.made(), made))
+    slower = 1.0 if factor is None else factor * fits.between(list(SLOWER.items()), BASE.shape.hidden)
+    assert after[GEMMS] == pytest.approx(slower * before[GEMMS], rel=1e-3)
+    assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)}, rel=1e-3)
+    share = after[GEMMS] / (after[GEMMS] + before[CASTS] + before[ATTENTION] + before[REST])
+    assert after[ATTENTION] / before[ATTENTION] == pytest.approx(math.exp(ATTENTION_LINE[0] + ATTENTION_LINE[1] * share), rel=1e-3)
+    step, alone = (step_time(b, BASE, recipe, Execution.NATIVE).parts for b in (made, gpu.made()))
+    head = gpu.made().ends(BASE)[0]
+    assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
+    assert {p: step[p] for p in (ENDS, OPTIMISER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMISER)})
 
 
-def test_blocks_of_a_recipe_without_gemms_are_left_out():
-    made = with_blocks({"bf16": 2.0}, 1.0)
-    other = gpu.block(Part.BLOCK_PRODUCTS, "ao-rowwise", SIZES.blocks[0], 1.0)
-    more = replace(made, profile=made.profile.model_copy(update={"times": [*made.profile.times, other]}))
-    assert list(more.in_block.products) == ["bf16"]
-    assert [w for w, _ in more.in_block.products["bf16"]] == WIDTHS
+def test_linears_that_stay_in_bf16_have_the_products_of_bf16(monkeypatch):
+    """A recipe that quantises nothing is BF16, whatever its blocks take."""
+    made = with_blocks("bf16", "te-current")
+    monkeypatch.setattr(prediction_step, "quantised_shares", lambda *_: dict.fromkeys(MODULES, 0.0))
+    own, plain = (step_time(made, BASE, recipe, Execution.NATIVE).parts for recipe in (CURRENT, BF16))
+    assert own == pytest.approx(plain)
+
+
+def test_gemms_of_bf16_beside_a_recipe_with_blocks_are_as_timed():
+    """A GEMM of a recipe with blocks is timed without the kernels beside it, which are in the rest of its blocks. BF16 has none of them."""
+    kernels = ["triton_poi_scale", "nvjet_product", "triton_poi_scaled"]
+    made, shape = with_blocks("bf16", "te-current"), GemmShape("o", 16_384, 1024, 1024)
+    records = tuple(r.model_copy(update={"gemms": [g.model_copy(update={"kernels": kernels}) for g in r.gemms]}) for r in made.gemms)
+    beside = replace(made, gemms=records)
+    for product in PRODUCTS:
+        assert beside.gemm("bf16", product, shape) == made.gemm("bf16", product, shape)
+        assert beside.gemm("te-current", product, shape) < made.gemm("te-current", product, shape)
+
+
+def test_only_whole_blocks_of_recipes_with_gemms_count():
+    made, first = with_blocks("bf16"), SIZES.blocks[0]
+    more = [gpu.block(part, "ao-rowwise", first, 1.0) for part in (Part.BLOCK_PRODUCTS, Part.BLOCK_ATTENTION, Part.BLOCK_REST)]
+    parts = [gpu.block(Part.BLOCK_PRODUCTS, "te-current", first, 1.0)]
+    other = replace(made, profile=made.profile.model_copy(update={"times": [*made.profile.times, *more, *parts]}))
+    assert list(other.in_block.products) == ["bf16"]
+    assert [w for w, _ in other.in_block.products["bf16"]] == WIDTHS
+
+
+def test_a_profile_without_blocks_is_older():
+    found = gpu.made()
+    older = [t.model_copy(update={"part": Part.SHELL}) if t.part == Part.BLOCK_REST else t for t in found.profile.times]
+    with pytest.raises(ValueError, match="is older than the parts of blocks; run fp8parity profile there again"):
+        replace(found, profile=found.profile.model_copy(update={"times": older})).rest(BASE)
 
 
 def test_a_line_through_one_place_has_no_slope():

@@ -145,7 +145,7 @@ def test_a_field_takes_these_values_and_no_others(model: type[Strict], field: st
         (GemmMode, "kernel training"),
         (Accumulation, "split fast none"),
         (Category, "gemm quantise attention norm elementwise optimiser loss other idle"),
-        (Part, "copy block-products block-attention block-rest attention ends optimiser launch"),
+        (Part, "copy block-products block-attention block-rest attention ends optimiser shell launch"),
     ],
 )
 def test_the_words_of_files_never_change(words: type[StrEnum], names: str):
