@@ -7,8 +7,9 @@ from statistics import fmean
 
 import made_up_gpu as gpu
 import pytest
-from fp8parity.prediction.calibration import SHRUNK, Group, Measured, Residual, calibrate, corrections, residuals
+from fp8parity.prediction.calibration import SHRUNK, calibrate, corrections
 from fp8parity.prediction.predictions import predictions
+from fp8parity.prediction.residuals import Group, Measured, Residual, residuals
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
 from fp8parity.workload import shapes

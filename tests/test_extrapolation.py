@@ -11,8 +11,9 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
 from fp8parity.prediction import extrapolation
-from fp8parity.prediction.calibration import Beyond, Calibration, Corrections, Group, calibrate, held_out, residuals
+from fp8parity.prediction.calibration import Beyond, Calibration, Corrections, calibrate, held_out
 from fp8parity.prediction.extrapolation import Size, excesses
+from fp8parity.prediction.residuals import Group, residuals
 from fp8parity.records import sets
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload

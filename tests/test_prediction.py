@@ -10,7 +10,8 @@ import pytest
 import reports
 from fp8parity.prediction import fits
 from fp8parity.prediction.basis import basis
-from fp8parity.prediction.calibration import Group, calibrate, held_out, measured, residuals
+from fp8parity.prediction.calibration import calibrate, held_out
+from fp8parity.prediction.residuals import Group, measured, residuals
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, memory_needed, refuse_dimensions, refuse_memory, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sequence_lengths
 import torch
-from fp8parity.prediction.calibration import measured
+from fp8parity.prediction.residuals import measured
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.storage import name_of
 from fp8parity.workload.schedule import TIMED, Schedule

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from fp8parity import cli
 from fp8parity.prediction.basis import Basis, basis
-from fp8parity.prediction.calibration import Residual, held_out, residuals
+from fp8parity.prediction.calibration import held_out
 from fp8parity.prediction.extrapolation import Size, excesses
+from fp8parity.prediction.residuals import Residual, residuals
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile
 from fp8parity.records.gemms import GemmTimes
