@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import zipfile
 from collections.abc import Callable, Iterator
@@ -140,9 +141,11 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     for record in made:
         write_json(folder / "records" / name_of(record), record)
     manifest.write(folder / "records", session_of(made[0].provenance))
+    again = folder / "again"
     with zipfile.ZipFile(folder / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for record in made:
-            archive.write(folder / "records" / name_of(record), name_of(record))
+            archive.write(write_json(again / name_of(record), record.model_copy(update={"session": "again"})), name_of(record))
+    shutil.rmtree(again)
     golden = folder / "golden"
     runs = [r for r in made if isinstance(r, Trajectory)]
     controls = [r for r in runs if r.cell.is_control and r.variant in ("", "replica1")]

@@ -42,6 +42,8 @@ def test_the_command_by_its_exit_status(command, tmp_path, capsys, new, code):
     assert "torch 2.12.0 -> 2.13.0" in first
     assert kept["updates"] == [{"name": "torch", "old": "2.12.0", "new": "2.13.0"}]
     assert any(line.startswith("missing: te-current-nano-emulated seed2 (in NEW)") for line in rest) == (code == 2)
+    told = "this set has no manifest: what was selected is not known"
+    assert [line for line in rest if line.endswith(told)] == [f"{tmp_path / side}: {told}" for side in ("old", "new")]
 
 
 @CASES
@@ -58,6 +60,8 @@ def test_the_command_writes_markdown(command, tmp_path, capsys, new, code):
     ("arguments", "words"),
     [
         (("{old}", "{folder}/no"), "no holds no records"),
+        (("{old}", "{old}"), "old hold the same records: one side was named twice, or NEW was never run"),
+        (("{old}", "{folder}/no.zip"), "no.zip: no such file"),
         (("{old}", "{old}", "--report", "{folder}/x.txt"), "no renderer for '.txt'; use .md or .html or .json"),
     ],
 )

@@ -130,6 +130,22 @@ def test_a_lost_shard_is_named(trajectory, runs):
     assert missing(notes, runs) == ["shard 2 of 3 is missing, and shard 1, 3 is here (split aaaaaaaa)"]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "others", "alone"),
+    [("skipped", True, True), ("passed", True, False), ("skipped", False, True), (None, True, False)],
+)
+def test_shards_that_checked_no_recipe_are_no_gate(trajectory, recipe: Outcome | None, others: bool, alone: bool):
+    """A shard that holds the control alone is sound if another shard checked a recipe. ``others``: that shard is there."""
+    control = Selected(cell="bf16-nano-native", test="test_layers", outcome="passed")
+    first = note(trajectory, [], control, session="a", shard=Shard(index=1, count=2, split="x"))
+    tests = [Selected(cell="te-current-nano-native", test="test_layers", outcome=recipe, reason="no GPU")] if recipe else []
+    second = note(trajectory, [], *tests, session="b", shard=Shard(index=2, count=2, split="x"))
+    both = [first, second] if others else [first.model_copy(update={"selected": [control, *tests]})]
+    found = [line for line in missing(both, []) if "BF16 control" in line]
+    words = "only the BF16 control was checked and no recipe in 2 shards (split x): 1 tests of recipes were skipped, first no GPU"
+    assert found == ([words] if alone else [])
+
+
 @pytest.mark.parametrize("other", [{"split": "b" * 64}, {"packages": {"torch": "9.9"}}], ids=str)
 def test_shards_of_another_split_or_other_packages_are_no_whole_set(trajectory, other):
     packages = {"packages": other["packages"]} if "packages" in other else {}
@@ -166,6 +182,10 @@ def test_records_that_a_session_took_over_are_not_foreign(trajectory, runs):
     [
         ({"commit": "def"}, "the records are of 2 commits: abc (5 records), def (1 records)"),
         ({"dirty": True}, "1 records are of a tree with uncommitted changes: te-current-nano-emulated-topics-seed2.json"),
+        (
+            {"commit": "unknown", "dirty": True},
+            "1 records are of an unknown commit, because no git repository was there, and FP8PARITY_COMMIT did not name it: te-",
+        ),
     ],
 )
 def test_several_commits_and_an_unclean_tree_are_named_and_never_released(trajectory, runs, golden, tmp_path, capsys, changes, words):

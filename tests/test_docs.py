@@ -96,7 +96,7 @@ def stand_in(trajectory) -> Callable[[Path, bool], None]:
                 gap = 0.001 * (seed + 1) if recipe != "bf16" else 0.0
                 write_json(out / file_name(cell, f"seed{seed}"), trajectory(recipe, seed, gap, cell=cell))
         sqnr = Measurement(metric="fprop sqnr", where="gaussian", value=28.46)
-        record = Measurements(cell=cell, check="gemm", values=[sqnr], provenance=trajectory().provenance, session="s")
+        record = Measurements(cell=cell, check="gemm", values=[sqnr], provenance=trajectory().provenance, session=path.stem)
         write_json(out / file_name(cell, "gemm"), record)
         if out != path:
             assert cli.main(["merge", str(path), str(out)]) == 0

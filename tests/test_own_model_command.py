@@ -69,6 +69,7 @@ WRONG = {
     "my_models:gpt3": "has no function gpt3",
     "my_models:GPT2": "--model-factory my_models:GPT2: GPT2() returned GPT2; return a fp8parity.workload.own.OwnModel",
     "broken:made": "--model-factory broken:made: broken needs no_such_package, which is not installed",
+    "raises:made": "--model-factory raises:made: made() raised RuntimeError: no weights here",
     "taken:made": "--model-factory: tiny is the name of one of this project's models; choose another name",
 }
 
@@ -78,6 +79,7 @@ WRONG = {
 def test_a_wrong_factory_is_wrong_usage(text, sentence, tmp_path):
     project = make(tmp_path)
     (project / "broken.py").write_text("import no_such_package\n")
+    (project / "raises.py").write_text("def made():\n    raise RuntimeError('no weights here')\n")
     (project / "taken.py").write_text(
         "import dataclasses, my_models\n\n\ndef made():\n    return dataclasses.replace(my_models.gpt2(), name='tiny')\n"
     )

@@ -129,6 +129,13 @@ def test_a_plan_that_cannot_be_made_is_refused(golden, capsys, options, words):
     assert words in capsys.readouterr().err
 
 
+def test_a_name_without_recorded_seconds_is_told_with_the_most_similar(records, golden, capsys):
+    """It would leave a plan without some tests, or without all."""
+    assert main(["plan", str(records), "--write", "--golden-dir", str(golden)]) == 0
+    assert main(["plan", "--platform", "cpu", "--golden-dir", str(golden), "--recipe", "bf61"]) == 2
+    assert "unknown recipe with recorded seconds on cpu 'bf61': did you mean bf16?" in capsys.readouterr().err
+
+
 def test_shards_that_would_have_no_test_are_refused(records, golden, capsys):
     main(["plan", str(records), "--write", "--golden-dir", str(golden)])
     assert main(["plan", "--platform", "cpu", "--golden-dir", str(golden), "--shards", "4"]) == 2

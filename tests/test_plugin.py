@@ -15,6 +15,7 @@ from pathlib import Path
 import projects
 import pytest
 import torch
+from fp8parity import cli
 from fp8parity.judging import loss_goldens
 from narrowed import load_trajectory
 from processes import started, without_compiler
@@ -94,7 +95,7 @@ def test_another_corpus(project):
     assert (project / "golden" / "loss" / "nano-counting_20000.json").exists()
 
 
-def test_a_killed_run_keeps_its_finished_cells(project):
+def test_a_killed_run_keeps_its_finished_cells_and_is_not_whole(project, capsys):
     record_golden(project)
     commit(project)
     shutil.rmtree(project / ".parity")
@@ -105,10 +106,15 @@ def test_a_killed_run_keeps_its_finished_cells(project):
         process.kill()
         process.join()
     assert process.exitcode == -signal.SIGKILL
-    kept = list((project / ".parity").glob("*.json"))
+    kept = list((project / ".parity").glob("*seed*.json"))
     assert kept
     for path in kept:
         load_trajectory(path)  # whole, with its checksum
+    # Its records alone would be green: nothing else says that there was more to run.
+    assert cli.main(["judge", str(project / ".parity"), "--golden-dir", str(project / "golden")]) == 1
+    told = capsys.readouterr().out
+    assert "selected te-current-nano-emulated test_loss_parity (it was not run)" in told
+    assert "ended early: killed, or still running" in told
     times = {p: p.stat().st_mtime_ns for p in kept}
     done = start(project, "--recipe", "te-current", "--seeds", "3", "--parity-resume")
     assert done.returncode == 0, done.stdout

@@ -156,7 +156,7 @@ class TestHere:
         monkeypatch.setattr(profile, "measured", lambda folder: gpu.profile("NVIDIA New"))
         monkeypatch.setattr(predict, "_records", lambda args: [])
         assert refused(capsys, "1b") == (
-            "no GEMM was timed on NVIDIA New; run fp8parity gemm there (docs/throughput.md), and give --records .parity"
+            "no GEMM was timed on NVIDIA New; run fp8parity gemm there (docs/throughput.md), and give --records .parity/gemms"
         )
 
     def test_a_machine_without_a_gpu_says_so(self, measurements, capsys):

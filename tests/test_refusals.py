@@ -70,6 +70,11 @@ def test_goldens_of_uncommitted_code_are_refused(project):
     refused(projects.start(project, "--golden-update"), "--golden-update is refused: the working tree has uncommitted changes", project)
 
 
+def test_a_golden_folder_that_is_not_there_is_refused(project):
+    """Every check would end as an error, one after the other."""
+    refused(projects.start(project, "--golden-dir", "golen"), "--golden-dir golen: no such folder; --golden-update makes one", project)
+
+
 def test_a_golden_folder_that_cannot_be_written_is_refused(project):
     done = projects.start(project, "--golden-update", "--golden-dir", "/proc/golden")
     refused(done, "--golden-dir /proc/golden: cannot write into /proc: ", project)

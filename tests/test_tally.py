@@ -114,6 +114,8 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
         ),
         (made(ran("bf16"), [Phase("f.py::test_layers[bf16]", "setup", "bf16", skipped=True, why="x")]), []),
         (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
+        (made(ran("bf16"), skip("a"), elsewhere={"b"}), []),  # another shard checks a recipe
+        (made(ran("bf16"), skip("a"), elsewhere={"bf16"}), [f"{ALONE} 1 test of recipes was skipped, first no GPU"]),
         (
             made(ran("bf16"), skip("a"), skip("b"), impossible={"a"}),
             [f"{ALONE} 1 test of recipes was skipped, first no GPU"],
