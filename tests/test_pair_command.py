@@ -63,6 +63,13 @@ def test_a_bad_run_leaves_nothing_half_written(folder, capsys):
     assert error.startswith("fp8parity: notes.txt: unknown format") and error.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", [("judge", "imported"), ("merge", "all.zip", "imported")], ids=" ".join)
+def test_an_imported_run_is_no_record_of_a_gate(folder, capsys, command):
+    assert main(["import", "bf16"]) == 0
+    assert main([*command]) == 2
+    assert "it is a run of fp8parity import, which fp8parity verdict reads" in capsys.readouterr().err
+
+
 def test_an_edited_import_is_refused(folder, capsys):
     assert main(["import", "bf16"]) == 0
     [path] = Path("imported").glob("*.json")
