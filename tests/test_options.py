@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from fp8parity.gate import options, selection
@@ -111,3 +113,18 @@ def test_every_cell_that_a_suite_asks_for_is_a_parameter():
     tests = [node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
     asked = {a.arg for node in tests for a in node.args.args if node.name.startswith("test_") and a.arg != "parity"}
     assert asked == set(selection.PARAMETERS)
+
+
+@pytest.mark.parametrize(
+    ("rootdir", "ini", "folder"),
+    [("/user", "/clone/pyproject.toml", "/user"), (None, "/user/pytest.ini", "/user"), (None, None, "/current")],
+)
+def test_the_users_folder_is_the_one_that_was_named(rootdir, ini, folder):
+    """``fp8parity run`` names the current one: the suites may be in a clone, whose ini file pytest finds."""
+    config = SimpleNamespace(
+        getoption=lambda name, default: rootdir if name == "rootdir" else default,
+        rootpath=Path(rootdir or "/found"),
+        inipath=Path(ini) if ini else None,
+        invocation_params=SimpleNamespace(dir=Path("/current")),
+    )
+    assert options.here(cast(pytest.Config, config)) == Path(folder)
