@@ -131,18 +131,26 @@ def test_a_lost_shard_is_named(trajectory, runs):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "others", "alone"),
-    [("skipped", True, True), ("passed", True, False), ("skipped", False, True), (None, True, False)],
+    ("control", "recipe", "others", "alone"),
+    [
+        (True, "skipped", True, True),
+        (True, "passed", True, False),
+        (True, "skipped", False, True),
+        (True, None, True, False),
+        (False, "skipped", True, False),  # nothing ran, which is told otherwise
+    ],
 )
-def test_shards_that_checked_no_recipe_are_no_gate(trajectory, recipe: Outcome | None, others: bool, alone: bool):
+def test_shards_that_checked_no_recipe_are_no_gate(trajectory, control: bool, recipe: Outcome | None, others: bool, alone: bool):
     """A shard that holds the control alone is sound if another shard checked a recipe. ``others``: that shard is there."""
-    control = Selected(cell="bf16-nano-native", test="test_layers", outcome="passed")
-    first = note(trajectory, [], control, session="a", shard=Shard(index=1, count=2, split="x"))
+    plain = [Selected(cell="bf16-nano-native", test="test_layers", outcome="passed")] if control else []
     tests = [Selected(cell="te-current-nano-native", test="test_layers", outcome=recipe, reason="no GPU")] if recipe else []
-    second = note(trajectory, [], *tests, session="b", shard=Shard(index=2, count=2, split="x"))
-    both = [first, second] if others else [first.model_copy(update={"selected": [control, *tests]})]
+    first, second = (
+        note(trajectory, [], *made, session=str(i), shard=Shard(index=i, count=2, split="abcdefghij"))
+        for i, made in ((1, plain), (2, tests))
+    )
+    both = [first, second] if others else [first.model_copy(update={"selected": [*plain, *tests]})]
     found = [line for line in missing(both, []) if "BF16 control" in line]
-    words = "only the BF16 control was checked and no recipe in 2 shards (split x): 1 tests of recipes were skipped, first no GPU"
+    words = "only the BF16 control was checked and no recipe in 2 shards (split abcdefgh): 1 tests of recipes were skipped, first no GPU"
     assert found == ([words] if alone else [])
 
 
