@@ -61,11 +61,12 @@ def test_a_kernel_that_no_name_tells_of_is_an_error(name, part, longest):
 
 
 def test_replays_fill_the_seconds_before_and_during_the_measurement():
-    for once in (1e-3, 0.03):
+    for once in (1e-3, 0.01):
         settled, group = stacks.replays(once)
         assert stacks.SETTLED <= settled * once < stacks.SETTLED + once
         assert stacks.TIMED <= ROUNDS * group * once < stacks.TIMED + ROUNDS * once
     assert stacks.SETTLED >= 0.3, "the clock has settled"
+    assert stacks.replays(0.07)[1] == stacks.LEAST > 1, "a group of a wide block is a mean"
 
 
 @pytest.mark.slow

@@ -1,0 +1,65 @@
+"""Rotary position embeddings: against complex numbers, and to the bit against the formula of Llama with autograd's gradient."""
+
+import pytest
+import torch
+from fp8parity.workload.models import RMSNorm
+from fp8parity.workload.rotary import angles, rotate, rotations
+
+BASE, HEADS, WIDTH, LENGTH = 10_000.0, 3, 16, 32
+
+
+def operands(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Heads [B, S, heads, head_dim], and the gradient of the rotated ones."""
+    generator = torch.Generator().manual_seed(0)
+    x, grad = (torch.randn(2, LENGTH, HEADS, WIDTH, generator=generator).to(dtype) for _ in range(2))
+    return x.requires_grad_(), grad
+
+
+def table(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return rotations(BASE, WIDTH, LENGTH, torch.device("cpu")).to(dtype)
+
+
+def test_a_pair_of_features_turns_by_its_angle():
+    x, _ = operands(torch.float64)
+    numbers = torch.complex(*x.detach().chunk(2, -1)) * torch.polar(*_unit(angles(BASE, WIDTH, LENGTH)))[:, None]
+    turned = rotate(x.detach(), table(torch.float64))
+    assert torch.allclose(turned, torch.cat((numbers.real, numbers.imag), -1), atol=1e-6)
+
+
+def _unit(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones_like(angle), angle
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_values_and_gradients_are_those_of_the_plain_formula_to_the_bit(dtype):
+    x, grad = operands(dtype)
+    angle = angles(BASE, WIDTH, LENGTH)
+    cos, sin = (t.float()[:, None] for t in (angle.cos(), angle.sin()))
+    a, b = x.float().chunk(2, -1)
+    plain = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(dtype)
+    (wanted,) = torch.autograd.grad(plain, x, grad)
+    turned = rotate(x, table())
+    (found,) = torch.autograd.grad(turned, x, grad)
+    assert torch.equal(turned, plain) and torch.equal(found, wanted) and turned.dtype == found.dtype == dtype
+
+
+def test_the_first_position_is_not_turned_and_the_gradient_turns_back():
+    x, _ = operands(torch.float64)
+    turned = rotate(x, table(torch.float64))
+    assert torch.equal(turned[:, 0], x[:, 0]) and not torch.allclose(turned[:, 1], x[:, 1])
+    (found,) = torch.autograd.grad(turned, x, turned.detach())
+    assert torch.allclose(found, x, atol=1e-6)  # the angles of the table are rounded to FP32
+
+
+@pytest.mark.parametrize("dim", [64, 1000])
+def test_a_norm_in_bf16_computes_in_fp32(dim):
+    generator = torch.Generator().manual_seed(0)
+    norm = RMSNorm(dim, 1e-5).bfloat16()
+    norm.weight.data += torch.randn(dim, generator=generator).bfloat16() / 8
+    x, grad = (torch.randn(4, 7, dim, generator=generator).bfloat16() for _ in range(2))
+    inputs = (x.requires_grad_(), norm.weight)
+    plain = torch.nn.functional.rms_norm(x.float(), (dim,), norm.weight.float(), norm.eps).bfloat16()
+    wanted = (plain, *torch.autograd.grad(plain, inputs, grad))
+    y = norm(x)
+    found = (y, *torch.autograd.grad(y, inputs, grad))
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
