@@ -59,8 +59,8 @@ def test_the_trained_state_has_learnt_context(name, session):
     assert stream.floor is not None
     model = gradients.models.build(config, 0)
     learnt = []
-    for state in ("initial", "trained"):
-        model.load_state_dict(gradients.fixed_state(config, "topics", state, torch.device("cpu")))
+    for weights in (model.state_dict(), gradients.trained_state(config, "topics", torch.device("cpu"))):
+        model.load_state_dict(weights)
         with torch.no_grad():
             loss = float(cross_entropy(model, *stream.held_out(16, 128)))
         learnt.append((stream.unigram - loss) / (stream.unigram - stream.bigram))
@@ -143,7 +143,7 @@ def test_every_parameter_has_a_number(measure, session):
     for model in (spec.model, replace(spec.model, bias=True)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gradients, "TRAINING", replace(gradients.TRAINING, steps=2))
-            patch.setattr(gradients, "fixed_state", gradients.fixed_state.__wrapped__)
+            patch.setattr(gradients, "trained_state", gradients.trained_state.__wrapped__)
             values, _ = layers.measure(replace(spec, model=model))
         names = {m.where for m in values if m.metric == "gradient sqnr"}
         assert names == {n for n, _ in gradients.models.build(model, 0).named_parameters()}
@@ -181,6 +181,6 @@ def test_a_gradient_that_is_missing_on_one_side_is_an_error(session, eager, monk
         return found
 
     monkeypatch.setattr(layers, "gradients", without)
-    monkeypatch.setattr(gradients, "fixed_state", lambda config, *_: gradients.models.build(config, 0).state_dict())
+    monkeypatch.setattr(gradients, "trained_state", lambda config, *_: gradients.models.build(config, 0).state_dict())
     with pytest.raises(ValueError, match=r"gradients of \['norm.weight'\] are missing on one side"):
         layers.measure(session.subject("te-current"))

@@ -31,17 +31,14 @@ def test_what_is_half_written_is_made_again(tmp_path):
 def test_a_trained_state_depends_on_model_and_corpus_only(session, tmp_path, monkeypatch):
     calls = []
 
-    def trained(config, corpus, state, device):
-        calls.append((config.dim, state))
+    def trained(config, corpus, device):
+        calls.append(config.dim)
         return {"w": torch.full((1,), float(config.dim))}
 
-    monkeypatch.setattr(gradients, "_fixed_state", trained)
-    gradients.fixed_state.cache_clear()
+    monkeypatch.setattr(gradients, "_trained", trained)
     model, device = session.subject("te-current").model, torch.device("cpu")
     for folder in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
-        gradients.fixed_state.cache_clear()  # another process
-        assert gradients.fixed_state(model, "topics", "trained", device, folder)["w"].tolist() == [64.0]
-    assert calls == [(64, "trained")] * 2
-    gradients.fixed_state(model, "topics", "initial", device, tmp_path / "a")
-    assert calls[-1] == (64, "initial")
-    gradients.fixed_state.cache_clear()
+        gradients.trained_state.cache_clear()  # another process
+        assert gradients.trained_state(model, "topics", device, folder)["w"].tolist() == [64.0]
+    assert calls == [64] * 2
+    gradients.trained_state.cache_clear()
