@@ -30,17 +30,30 @@ def _unit(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.ones_like(angle), angle
 
 
+def differentiated(of, inputs, grad):
+    """The value and the gradients of a function of ``inputs``."""
+    y = of(*inputs)
+    return y, *torch.autograd.grad(y, inputs, grad)
+
+
+def same(found, wanted) -> bool:
+    return all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, wanted, strict=True))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_values_and_gradients_are_those_of_the_plain_formula_to_the_bit(dtype):
+    """In a compiled block, too, which runs the plain formula."""
     x, grad = operands(dtype)
     angle = angles(BASE, WIDTH, LENGTH)
     cos, sin = (t.float()[:, None] for t in (angle.cos(), angle.sin()))
-    a, b = x.float().chunk(2, -1)
-    plain = torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(dtype)
-    (wanted,) = torch.autograd.grad(plain, x, grad)
-    turned = rotate(x, table())
-    (found,) = torch.autograd.grad(turned, x, grad)
-    assert torch.equal(turned, plain) and torch.equal(found, wanted) and turned.dtype == found.dtype == dtype
+
+    def plain(x):
+        a, b = x.float().chunk(2, -1)
+        return torch.cat((a * cos - b * sin, b * cos + a * sin), -1).to(dtype)
+
+    wanted = differentiated(plain, [x], grad)
+    for rotated in (rotate, torch.compile(rotate, backend="aot_eager")):
+        assert same(differentiated(lambda x, rotated=rotated: rotated(x, table()), [x], grad), wanted)
 
 
 def test_the_first_position_is_not_turned_and_the_gradient_turns_back():
@@ -57,9 +70,11 @@ def test_a_norm_in_bf16_computes_in_fp32(dim):
     norm = RMSNorm(dim, 1e-5).bfloat16()
     norm.weight.data += torch.randn(dim, generator=generator).bfloat16() / 8
     x, grad = (torch.randn(4, 7, dim, generator=generator).bfloat16() for _ in range(2))
-    inputs = (x.requires_grad_(), norm.weight)
-    plain = torch.nn.functional.rms_norm(x.float(), (dim,), norm.weight.float(), norm.eps).bfloat16()
-    wanted = (plain, *torch.autograd.grad(plain, inputs, grad))
-    y = norm(x)
-    found = (y, *torch.autograd.grad(y, inputs, grad))
-    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    inputs = [x.requires_grad_(), norm.weight]
+
+    def plain(x, weight):
+        return torch.nn.functional.rms_norm(x.float(), (dim,), weight.float(), norm.eps).bfloat16()
+
+    wanted = differentiated(plain, inputs, grad)
+    for normed in (norm, torch.compile(norm, backend="aot_eager")):
+        assert same(differentiated(lambda x, _, normed=normed: normed(x), inputs, grad), wanted)

@@ -62,11 +62,12 @@ def test_a_kernel_that_no_name_tells_of_is_an_error(name, part, longest):
 
 def test_replays_fill_the_seconds_before_and_during_the_measurement():
     for once in (1e-3, 0.01):
-        settled, group = stacks.replays(once)
+        settled, ramp, group = stacks.replays(once)
         assert stacks.SETTLED <= settled * once < stacks.SETTLED + once
+        assert stacks.RAMP <= ramp * once < stacks.RAMP + once
         assert stacks.TIMED <= ROUNDS * group * once < stacks.TIMED + ROUNDS * once
-    assert stacks.SETTLED >= 0.3, "the clock has settled"
-    assert stacks.replays(0.07)[1] == stacks.LEAST > 1, "a group of a wide block is a mean"
+    assert stacks.SETTLED >= 0.3 and stacks.RAMP >= 0.1, "the clock has settled"
+    assert stacks.replays(0.07)[2] == stacks.LEAST > 1, "a group of a wide block is a mean"
 
 
 @pytest.mark.slow
