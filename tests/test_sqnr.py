@@ -35,9 +35,14 @@ def test_each_pair_has_its_own_number_in_order():
 
 def test_pairs_are_read_with_one_copy(monkeypatch):
     """Each copy to the host waits for a GPU that other processes use, too."""
-    copies = []
+    copies: list[torch.Size] = []
     real = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: copies.append(tensor.shape) or real(tensor))
+
+    def copied(tensor: torch.Tensor) -> object:
+        copies.append(tensor.shape)
+        return real(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", copied)
     monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: pytest.fail("a number was read by itself"))
     sqnrs([(torch.ones(n), torch.zeros(n)) for n in range(1, 50)])
     assert copies == [(49, 2)]
