@@ -28,6 +28,8 @@ def completed(line: str) -> list[str]:
     [
         ("fp8parity comp", ["compare"]),
         ("fp8parity power --model m", ["micro", "mini"]),
+        ("fp8parity predict llama3-4", ["llama3-405b"]),
+        ("fp8parity gemm mi", []),
         ("fp8parity run conv", ["convergence"]),
         ("fp8parity run --parity-hou", ["--parity-hours"]),
         ("fp8parity run --parity-execution na", ["native"]),

@@ -55,5 +55,10 @@ def test_jobs_need_jobs_that_there_are():
 
 def test_it_compares_what_it_records():
     text = WORKFLOW.read_text()
+    for job in ("cpu", "hopper"):
+        assert JOBS[job]["strategy"]["matrix"]["side"] == ["old", "new"]
+        assert JOBS[job]["steps"][-1]["with"]["name"] == f"{job}-${{{{ matrix.side }}}}"
+    assert JOBS["compare"]["needs"] == ["cpu", "hopper"]
+    assert "--parity-records .parity-sets/${{ matrix.side }}" in text
     assert "--parity-records {tox_root}/.parity-sets/old" in (ROOT / "tox.ini").read_text()
     assert "path: .parity-sets" in text and "fp8parity compare sets/old sets/new" in text
