@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging.completeness import NO_MANIFEST, doubts, missing, refuse
+from fp8parity.judging.completeness import doubts, missing, refuse, unknown_selection
 from fp8parity.records.manifest import Manifest, Selected
+from sessions import cell
 
 COMMITS = "abcdefabcdef0123", "0123456789abcdef"
 
@@ -55,5 +56,11 @@ def test_all_lost_tests_of_a_cell_stand_in_one_line(trajectory):
     assert missing([note], []) == [f"the manifest of session s selected te-block-tiny-native {whats}"]
 
 
-def test_a_set_without_a_manifest_is_said_to_have_none():
-    assert NO_MANIFEST == "this set has no manifest: what was selected is not known"
+def test_a_set_without_a_manifest_is_said_to_have_none(trajectory):
+    """It also says if it holds no recipe. With a manifest, the session itself is red then."""
+    bf16, recipe = trajectory(), trajectory(cell=cell("te-block", "native", "nano"))
+    none = "this set has no manifest: what was selected is not known"
+    assert unknown_selection([], [bf16, recipe]) == [none]
+    assert unknown_selection([], [bf16]) == [f"{none}; only the BF16 control was checked and no recipe"]
+    note = Manifest(session="s", options=[], started="a", ended="b", status="ok", provenance=bf16.provenance, selected=[])
+    assert unknown_selection([note], [bf16]) == []
