@@ -12,7 +12,7 @@ from faults.checkpoints import loaded, scales_in_bf16
 from faults.fault import Bench
 from faults.looks import Measured, sound
 from fp8parity.checks import checkpoint
-from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed
+from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed, differences
 from fp8parity.distributed import arms as sharded
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
@@ -81,6 +81,19 @@ def test_a_tensor_that_is_missing_counts_as_changed():
     one, other = torch.ones(2), torch.tensor([1.0, 1.0 + 2**-20])
     assert changed({"a": one, "b": one}, {"a": one, "b": other}) == 1
     assert changed({"a": one, "b": one}, {"a": one, "c": one}) == 2
+    assert changed({}, {}) == 0
+
+
+@pytest.mark.parametrize("after", [torch.ones(2, 1), torch.ones(2, dtype=torch.float64), torch.tensor([1.0, torch.nan])])
+def test_a_tensor_of_another_shape_or_dtype_or_with_nan_counts_as_changed(after):
+    """Both shapes hold two ones, and both dtypes hold the same numbers."""
+    assert changed({"a": torch.ones(2)}, {"a": after}) == 1
+
+
+def test_the_difference_of_a_step_is_relative_to_the_unbroken_one():
+    before = {"a": torch.tensor([3.0, 4.0]), "none": torch.zeros(2), "b": torch.tensor([2.0])}
+    after = {"a": torch.tensor([3.0, 14.0]), "none": torch.ones(2), "b": torch.tensor([torch.nan])}
+    assert differences(before, after) == pytest.approx([2.0, torch.nan], nan_ok=True)
 
 
 def test_state_of_transformer_engine_is_compared_by_its_tensors():

@@ -2,47 +2,84 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from fp8parity.checks import checkpoint, gradients, layers
+from fp8parity.checks import checkpoint, gradients, layers, places, stress
 from fp8parity.checks.large import differing
+from fp8parity.checks.protocol import RunSpec
 from sessions import cell
+from torch.utils._python_dispatch import TorchDispatchMode
 
-READS = ("tolist", "item", "__float__", "__bool__", "__int__")
+aten = torch.ops.aten
+WAIT = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default}
+"""Operations whose result the host must know."""
+LINEARS = 7
+"""The linears of a block."""
+
+
+class Reads(TorchDispatchMode):
+    """Counts what makes the host wait for numbers: these operations, indices by a mask, and ``tolist``, which is no operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = op is aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1])
+        self.count += op in WAIT or by_mask
+        return op(*args, **(kwargs or {}))
 
 
 @pytest.fixture
-def reads(monkeypatch) -> list[str]:
-    """The methods of tensors that copied a number to the host, call by call."""
-    seen: list[str] = []
+def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+    """Returns how often some work reads numbers."""
+    real = torch.Tensor.tolist
 
-    def watched(name: str, real: Callable[..., object]) -> Callable[..., object]:
-        def read(*args: object) -> object:
-            seen.append(name)
-            return real(*args)
+    def counted(work: Callable[[], object]) -> int:
+        with Reads() as mode, pytest.MonkeyPatch.context() as patch:
 
-        return read
+            def read(tensor: torch.Tensor) -> Any:
+                mode.count += 1
+                return real(tensor)
 
-    for name in READS:
-        monkeypatch.setattr(torch.Tensor, name, watched(name, getattr(torch.Tensor, name)))
-    return seen
+            patch.setattr(torch.Tensor, "tolist", read)
+            work()
+        return mode.count
 
-
-@pytest.mark.parametrize("check", [gradients, layers, checkpoint], ids=lambda module: module.__name__.split(".")[-1])
-def test_a_check_reads_no_more_numbers_for_a_deeper_model(check, session, monkeypatch, reads):
     monkeypatch.setattr(gradients, "TRAINING", replace(gradients.TRAINING, steps=1))
     monkeypatch.setattr(gradients, "trained_state", gradients.trained_state.__wrapped__)
-    spec = session.spec(cell("bf16", "native", "micro"))
-    counts = []
-    for depth in (1, 3):
-        reads.clear()
-        check.measure(replace(spec, model=replace(spec.model, layers=depth)))
-        counts.append(len(reads))
-    assert 0 < counts[0] == counts[1] <= 20
+    return counted
+
+
+def of_depth(session: Any, depth: int) -> RunSpec:
+    spec = session.spec(cell("te-current", "emulated", "micro"))
+    return replace(spec, model=replace(spec.model, layers=depth))
+
+
+@pytest.mark.parametrize(
+    ("check", "each", "most"),
+    [(gradients, 0, 60), (layers, 0, 5), (checkpoint, 0, 40), (places, 2 * LINEARS, 40)],
+    ids=["gradients", "layers", "checkpoint", "places"],
+)
+@pytest.mark.usefixtures("eager")
+def test_a_check_reads_no_more_numbers_for_a_deeper_model(check, each, most, session, reads):
+    """``places`` reads two of each linear: whether it saw enough rows, and its norms."""
+    shallow, deep = (reads(lambda depth=depth: check.measure(of_depth(session, depth))) for depth in (1, 3))
+    assert deep - shallow == 2 * each
+    assert 0 < shallow <= most
+
+
+@pytest.mark.usefixtures("eager")
+def test_many_uses_are_read_together(session, reads):
+    assert stress.USES > 10
+    assert 0 < reads(lambda: stress.many_uses(of_depth(session, 1))) <= 5
 
 
 def test_blocks_of_a_large_result_are_compared_with_one_read(reads):
     blocks = torch.arange(4.0).repeat(64)
     blocks[9], blocks[200] = torch.nan, 5.0
-    assert differing(blocks, 64) == 2 and len(reads) == 1
+    found = []
+    assert reads(lambda: found.append(differing(blocks, 64))) == 1
+    assert found == [2]

@@ -1,0 +1,45 @@
+"""The numbers of the check ``gradients`` one by one, on tensors whose result is known."""
+
+import math
+
+import pytest
+import torch
+from fp8parity.checks import gradients
+from fp8parity.recipes import RECIPES
+from fp8parity.workload import corpus, models
+from fp8parity.workload.presets import presets
+
+
+def test_rows_without_signal_have_no_sqnr():
+    """A row has signal from a tenth of the rms norm on, which is 0.82 here."""
+    for small, value in ((1.4, 0.0), (0.5, math.inf)):
+        reference = torch.tensor([[10.0, 0.0], [0.0, 10.0], [small, 0.0]])
+        got = torch.tensor([[9.0, 0.0], [0.0, 10.0], [0.0, 0.0]])
+        found = gradients._row_sqnr(reference, got).tolist()
+        assert found[0] == pytest.approx(20.0) and found[1] > 1000 and found[2] == value
+
+
+def test_a_row_that_is_nan_stays_so():
+    found = gradients._row_sqnr(torch.ones(2, 2), torch.tensor([[1.0, 1.0], [math.nan, 1.0]]))
+    assert math.isnan(float(found.min()))
+
+
+def test_underflow_and_saturation_are_those_of_the_worst_layer():
+    """One linear sees nothing but values that are far below its largest one, and one linear in which half of the values are the largest."""
+    config, recipe = presets()["micro"].model, RECIPES["te-current"]
+    model = models.build(config, 0).float()
+    batch = corpus.load("topics").held_out(2, 128)
+    sound = gradients._underflow_and_saturation(model, recipe, batch)
+    assert all(0 <= share < 0.1 for share in sound.values())
+
+    def small(_, inputs):
+        return 0 * inputs[0] + torch.where(torch.arange(inputs[0].shape[-1]) == 0, 1.0, 1e-6)
+
+    def large(_, inputs):
+        return 0 * inputs[0] + torch.where(torch.arange(inputs[0].shape[-1]) % 2 == 0, 1.0, 0.5)
+
+    for plant, what, share in ((small, "underflow x", 63 / 64), (large, "saturation x", 0.5)):
+        handle = model.get_submodule("layers.1.attention.q_proj").register_forward_pre_hook(plant)
+        found = gradients._underflow_and_saturation(model, recipe, batch)
+        handle.remove()
+        assert found[what] == pytest.approx(share)
