@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import partial
 
 import pytest
 import two_sides
 from fp8parity.cli import main
+from fp8parity.records.schema import Measurement, Measurements
 from two_sides import TOML, save
 
 
@@ -71,6 +73,17 @@ def test_the_command_with_bad_input(tmp_path, capsys, runs, arguments, words):
     given = [a.format(old=old, folder=tmp_path) for a in arguments]
     assert main(["compare", *given, "--golden-dir", str(tmp_path)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_one_set_with_a_number_that_is_nan_is_still_one_set(tmp_path, capsys, runs, trajectory):
+    """NaN is not equal to NaN. The race of a kernel once left one in a gate."""
+    (tmp_path / "policy.toml").write_text(TOML)
+    cell, made = trajectory("te-current").cell, two_sides.provenance(trajectory)
+    value = [Measurement(metric="fprop sqnr", where="x", value=math.nan)]
+    nan = Measurements(cell=cell, check="gemm", values=value, notes=[], provenance=made, session="s")
+    old = save(tmp_path / "old", [*runs(), nan])
+    assert main(["compare", str(old), str(old), "--golden-dir", str(tmp_path)]) == 2
+    assert "old hold the same records" in capsys.readouterr().err
 
 
 def test_a_comparison_of_bf16_alone_says_so(tmp_path, capsys, runs):

@@ -100,3 +100,17 @@ def test_verdicts_that_turned_are_listed(runs, trajectory):
     found = compare(runs(), runs("2.13.0", recipe=0.02), stored, POLICY)
     assert [(v.cell.recipe, v.check, v.old, v.new) for v in found.verdicts] == [("te-current", "loss parity", "pass", "fail")]
     assert compare(runs(), runs("2.13.0"), stored, POLICY).verdicts == []
+
+
+def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
+    """The optimiser held another beta. No loss shows it, and the verdict does."""
+    golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
+    stored = Goldens(loss={("nano", "topics"): golden})
+    other = {"hyperparameters": {"beta1": (0.9, 0.95)}}
+    found = compare(runs(), runs("2.13.0", **other), stored, POLICY)
+    assert {v.new for v in found.verdicts} == {"fail"} and all(v.turned_red for v in found.verdicts)
+    assert found.code == 2
+    assert found.sentence.startswith("Cannot say, because the goldens refuse NEW and not OLD: ")
+    assert "te-current-nano-emulated loss parity: pass -> fail" in found.sentence
+    mended = compare(runs(**other), runs("2.13.0"), stored, POLICY)
+    assert mended.code == 0 and not any(v.turned_red for v in mended.verdicts)

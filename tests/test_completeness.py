@@ -103,6 +103,23 @@ def test_a_deleted_family_and_a_deleted_seed_are_named(trajectory, runs, golden,
     assert f"te-current-nano-emulated loss parity (1 of its 3 records are missing, first {name})" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("outcome", "lost"), [("failed", True), ("not run", False)])
+def test_an_earlier_session_does_not_make_good_for_a_later_crash(trajectory, runs, outcome: Outcome, lost: bool):
+    """A session that was stopped before the test says nothing of it."""
+    later = Selected(cell="te-current-nano-emulated", test="test_loss", outcome=outcome)
+    first = note(trajectory, runs)
+    second = note(trajectory, runs[:3], later, session="t").model_copy(update={"started": "b"})
+    assert bool(missing([first, second], runs)) == lost
+
+
+def test_a_test_that_crashed_after_its_records_is_lost_until_it_passes(trajectory, runs):
+    made = note(trajectory, runs)
+    crashed = [s.model_copy(update={"outcome": "failed", "crashed": s.cell.startswith("te-current")}) for s in made.selected]
+    first = made.model_copy(update={"selected": crashed})
+    assert missing([first], runs) == ["the manifest of session s selected te-current-nano-emulated loss parity (it crashed)"]
+    assert missing([first, note(trajectory, runs, session="t")], runs) == []
+
+
 def test_what_crashed_in_one_session_may_come_from_the_next(trajectory, runs):
     crashed = Selected(cell="te-current-nano-emulated", test="test_loss", outcome="failed")
     first = note(trajectory, runs[:3], crashed)

@@ -10,6 +10,7 @@ from pathlib import Path
 import gates
 import processes
 import pytest
+from fp8parity.records import manifest
 from gates import properties
 
 pytestmark = pytest.mark.slow
@@ -29,6 +30,15 @@ def device(request):
 SILENT = """
 def pytest_runtest_protocol(item):
     return True if "te-block" in item.name else None
+"""
+
+
+XFAIL = """
+import pytest
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.xfail)
 """
 
 
@@ -146,3 +156,27 @@ def test_a_session_that_was_judged_whole_is_accepted(gate, tmp_path):
     assert suite(tmp_path / "out.xml") == {
         "sentence": "Accept: all 3 checks are green.", "selected": "3", "judged": "3", "skipped": "0", "crashed": "0", "missing": "0",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("how", ["fail", "crash"])
+def test_a_test_that_another_plugin_marks_as_xfail_is_red(gate, how):
+    """pytest calls it "xfailed". The sentence says "Refuse", and so does the exit status."""
+    done = gate(more=XFAIL, te_block=how)
+    assert done.returncode == 1
+    assert "Refuse: te-block emulated on tiny" in done.stdout and "xfailed" in done.stdout
+
+
+def test_two_sessions_with_one_id_of_xdist_are_two_sessions(gate, tmp_path):
+    """Otherwise the second one would take the records of the first, whatever made them."""
+    for _ in range(2):
+        assert gate("-n", "1", "--testrunuid", "nightly").returncode == 0
+    made = manifest.load([tmp_path / ".parity"])
+    assert len({m.session for m in made}) == len(made) == 2
+
+
+def test_the_manifest_says_which_test_crashed_after_its_records(gate, tmp_path):
+    assert gate(more=FIXTURE.format(when="teardown")).returncode == 1
+    [made] = manifest.load([tmp_path / ".parity"])
+    [crashed] = [s for s in made.selected if s.crashed]
+    assert (crashed.cell, crashed.checks) == ("te-block-tiny-emulated", ["loss parity"])
+    assert crashed.records and not crashed.whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gates
 import pytest
+from fp8parity.cli import main
 from fp8parity.records import history, manifest, sets
 
 pytestmark = pytest.mark.slow
@@ -31,6 +32,19 @@ def test_a_red_session_is_kept_and_stays_red(gate, tmp_path):
     done = gate("--parity-save", "v2", te_block="fail")
     assert done.returncode == 1
     assert [k.title for k in history.runs(tmp_path / ".parity")] == ["0001_v2"]
+
+
+def test_a_session_without_records_is_kept_as_a_red_run(gate, tmp_path, monkeypatch, capsys):
+    """Every test crashed. The history still tells of all runs, and the last one is red."""
+    assert gate("--parity-save", "v1", recipes=("te-block",)).returncode == 0
+    assert gate("--parity-save", "v2", recipes=("te-block",), te_block="crash", bf16="crash").returncode == 1
+    monkeypatch.chdir(tmp_path)
+    assert main(["history", "last"]) == 1
+    out = capsys.readouterr().out
+    assert "red" in out and "nothing was judged: the manifest of session" in out
+    assert main(["history", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert "v1" in listed and "v2" in listed
 
 
 def test_a_name_that_is_none_is_wrong_usage_before_anything_runs(gate, tmp_path):
