@@ -215,6 +215,19 @@ def test_what_a_killed_writer_left_makes_no_tree_unclean(tmp_path, monkeypatch, 
     assert provenance.commit.__wrapped__()[1] is True
 
 
+def test_a_named_commit_hides_no_changes_of_its_own_tree(tmp_path, monkeypatch):
+    """A script that exports the commit of its clone says nothing of what is changed there. Another commit is that of other code."""
+    for command in ("init -q", "-c user.name=t -c user.email=t@t commit -q --allow-empty -m x"):
+        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
+    monkeypatch.chdir(tmp_path)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    for changed in (False, True):
+        for given, wanted in {head: (head, changed), "0123abc": ("0123abc", False), "0123abc-dirty": ("0123abc", True)}.items():
+            monkeypatch.setenv("FP8PARITY_COMMIT", given)
+            assert provenance.commit.__wrapped__() == wanted
+        (tmp_path / "changed.py").write_text("")
+
+
 def test_a_merge_does_not_write_over_the_file_of_another_one(tmp_path, monkeypatch, trajectory):
     """The other one wrote it after this one had looked."""
     out, real = tmp_path / "set.zip", sets.to_json

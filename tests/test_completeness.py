@@ -112,6 +112,27 @@ def test_an_earlier_session_does_not_make_good_for_a_later_crash(trajectory, run
     assert bool(missing([first, second], runs)) == lost
 
 
+@pytest.mark.parametrize(
+    ("changes", "good"),
+    [
+        ({}, True),
+        ({"options": ["--require", "te-*"]}, True),
+        ({"options": []}, False),
+        ({"problems": ["another"]}, False),
+        ({"status": "interrupted"}, False),
+        ({"started": "0"}, False),
+        ({"selected": []}, False),
+    ],
+)
+def test_a_later_session_makes_good_for_a_problem(trajectory, runs, changes, good):
+    """It had the same options but for -k, and ran at least the same tests to their end."""
+    made = note(trajectory, runs)
+    red = made.model_copy(update={"problems": ["required cell te-x was removed"], "options": ["--require", "te-*", "-k", "gemm"]})
+    later = {"session": "t", "started": "b", "options": ["--require", "te-*", "-k", "gemm or state"], **changes}
+    found = missing([red, made.model_copy(update=later)], runs)
+    assert ("session s: required cell te-x was removed" in found) != good
+
+
 def test_a_test_that_crashed_after_its_records_is_lost_until_it_passes(trajectory, runs):
     made = note(trajectory, runs)
     crashed = [s.model_copy(update={"outcome": "failed", "crashed": s.cell.startswith("te-current")}) for s in made.selected]
