@@ -11,6 +11,7 @@ import reports
 from fp8parity.cli import main
 from fp8parity.judging import history as judging
 from fp8parity.judging.history import Judged
+from fp8parity.judging.known_failures import KnownFailures
 from fp8parity.judging.verdict import NumericsDetail, Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
@@ -194,6 +195,13 @@ class TestCommand:
         assert self.command(three, "last") == code
         [line] = capsys.readouterr().out.splitlines()[1:]
         assert line.split()[:2] == [word, "0003_torch-2.13.0"]
+
+    def test_last_is_red_if_an_entry_of_the_known_failures_is_wrong(self, three, capsys, monkeypatch):
+        """So says judge of the same records."""
+        monkeypatch.setattr(Judged, "green", property(lambda self: True))
+        monkeypatch.setattr(KnownFailures, "problems", lambda *args: ["known_failures.toml:1: expired on 2026-01-01"])
+        assert self.command(three, "last") == 1
+        assert capsys.readouterr().out.endswith("known_failures.toml:1: expired on 2026-01-01\n")
 
     def test_compare_needs_a_green_run_or_a_name(self, three, capsys, monkeypatch):
         monkeypatch.setattr(Judged, "green", property(lambda self: self.number == 1))
