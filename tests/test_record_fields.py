@@ -75,7 +75,7 @@ KEPT = {"schema_version": 2, "recorded": ""}
         (Manifest, {"kind": "manifest", "schema_version": 1, "shard": None, "seconds": None, "workers": 1, "gpus": 0, "problems": []}),
         (Shard, {"split": ""}),
         (Selected, {
-            "outcome": "not run", "reason": "", "checks": [], "records": [], "seconds": None, "begun": None, "worker": "",
+            "outcome": "not run", "reason": "", "checks": [], "records": [], "crashed": False, "seconds": None, "begun": None, "worker": "",
         }),
     ],
 )  # fmt: skip
