@@ -127,8 +127,8 @@ def test_an_earlier_session_does_not_make_good_for_a_later_crash(trajectory, run
 def test_a_later_session_makes_good_for_a_problem(trajectory, runs, changes, good):
     """It had the same options but for -k, and ran at least the same tests to their end."""
     made = note(trajectory, runs)
-    red = made.model_copy(update={"problems": ["required cell te-x was removed"], "options": ["--require", "te-*", "-k", "gemm"]})
-    later = {"session": "t", "started": "b", "options": ["--require", "te-*", "-k", "gemm or state"], **changes}
+    red = made.model_copy(update={"problems": ["required cell te-x was removed"], "options": ["-k", "gemm", "--require", "te-*"]})
+    later = {"session": "t", "started": "b", "options": ["-k", "gemm or state", "--require", "te-*"], **changes}
     found = missing([red, made.model_copy(update=later)], runs)
     assert ("session s: required cell te-x was removed" in found) != good
 
