@@ -159,11 +159,14 @@ def test_a_session_that_was_judged_whole_is_accepted(gate, tmp_path):
 
 
 @pytest.mark.parametrize("how", ["fail", "crash"])
-def test_a_test_that_another_plugin_marks_as_xfail_is_red(gate, how):
+def test_a_test_that_another_plugin_marks_as_xfail_is_red(gate, tmp_path, how):
     """pytest calls it "xfailed". The sentence says "Refuse", and so does the exit status."""
     done = gate(more=XFAIL, te_block=how)
     assert done.returncode == 1
     assert "Refuse: te-block emulated on tiny" in done.stdout and "xfailed" in done.stdout
+    [made] = manifest.load([tmp_path / ".parity"])
+    assert [s.cell for s in made.selected if s.outcome == "failed"] == ["te-block-tiny-emulated"]
+    assert [s.cell for s in made.selected if s.outcome == "failed" and not s.records] == ["te-block-tiny-emulated"] * (how == "crash")
 
 
 def test_two_sessions_with_one_id_of_xdist_are_two_sessions(gate, tmp_path):
