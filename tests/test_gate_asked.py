@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gates
 import pytest
+from fp8parity.gate import context
 from processes import run
 
 pytestmark = pytest.mark.slow
@@ -79,3 +80,19 @@ def test_a_refusal_names_what_a_platform_lacks_too(gate):
 def test_what_was_not_asked_for_is_not_named(gate):
     """Native kernels cannot run on a CPU, and the user asked for the emulation: the sentence is plain."""
     assert "Accept: all 3 checks are green.\n" in gate().stdout
+
+
+@pytest.mark.parametrize(
+    ("expression", "platform"),
+    [
+        ("h100", "h100"),
+        ("(h100) and not slow", "h100"),
+        ("cpu and not (h100 or b200)", "cpu"),
+        ("not h100", None),
+        ("not (h100)", None),
+        ("h100 or b200", None),
+        ("slow", None),
+    ],
+)
+def test_the_platform_that_a_marker_expression_asks_for(expression, platform):
+    assert context._platform_of(expression) == platform
