@@ -29,7 +29,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     begun = _used()
     result = yield
     row = [item.nodeid, *(f"{after - before:.3f}" for before, after in zip(begun, _used(), strict=True))]
-    with open(Path(os.environ[FOLDER]) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.csv", "a", newline="") as out:
+    with open(own_file(os.environ[FOLDER]), "a", newline="") as out:
         csv.writer(out).writerow(row)
     return result
 
@@ -40,14 +40,24 @@ def _used() -> tuple[float, float, float]:
     return time.monotonic(), time.process_time(), children.ru_utime + children.ru_stime
 
 
+def own_file(folder: str) -> Path:
+    """The file of this process in the folder."""
+    return Path(folder) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.csv"
+
+
+def rows_of(folder: Path) -> Iterator[list[str]]:
+    """The rows of the files of all processes."""
+    for path in sorted(folder.glob("*.csv")):
+        with open(path, newline="") as lines:
+            yield from csv.reader(lines)
+
+
 def table(folder: Path) -> dict[str, list[float]]:
     """For each test function: tests, seconds, core-seconds, and core-seconds of children. Those with the most core-seconds come first."""
     sums: dict[str, list[float]] = {}
-    for path in sorted(folder.glob("*.csv")):
-        with open(path, newline="") as lines:
-            for test, *seconds in csv.reader(lines):
-                row = sums.setdefault(function_of(test), [0.0, 0.0, 0.0, 0.0])
-                row[:] = [a + b for a, b in zip(row, [1.0, *map(float, seconds)], strict=True)]
+    for test, *seconds in rows_of(folder):
+        row = sums.setdefault(function_of(test), [0.0, 0.0, 0.0, 0.0])
+        row[:] = [a + b for a, b in zip(row, [1.0, *map(float, seconds)], strict=True)]
     return dict(sorted(sums.items(), key=lambda item: -item[1][2] - item[1][3]))
 
 

@@ -20,6 +20,7 @@ from types import FrameType
 
 import fp8parity
 import pytest
+from core_seconds import own_file, rows_of
 from fp8parity.gate.tally import function_of
 
 FOLDER = "WAITS"
@@ -31,8 +32,8 @@ LINES = 40
 LIBRARY = str(Path(fp8parity.__file__).parent)
 PLUGIN = str(Path(LIBRARY) / "gate")
 """The part of the library that runs below every test."""
-Seen = Counter[tuple[str, str, str]]
-"""Looks by test function, line of this library, and innermost line."""
+Line = tuple[str, str, str]
+"""A test function, a line of this library, and the innermost line."""
 
 
 def place(frame: FrameType) -> str:
@@ -56,7 +57,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.test = ""
-        self.seen: Seen = Counter()
+        self.seen: Counter[Line] = Counter()
         self.ended = threading.Event()
         threading.Thread(target=self._look, daemon=True).start()
 
@@ -76,7 +77,7 @@ class Watch:
 
     def pytest_sessionfinish(self) -> None:
         self.ended.set()
-        with open(Path(os.environ[FOLDER]) / f"{os.environ.get('PYTEST_XDIST_WORKER', 'main')}.csv", "w", newline="") as out:
+        with open(own_file(os.environ[FOLDER]), "w", newline="") as out:
             csv.writer(out).writerows([*key, count * PERIOD] for key, count in self.seen.items())
 
 
@@ -84,13 +85,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Watch())
 
 
-def table(folder: Path) -> dict[tuple[str, str, str], float]:
+def table(folder: Path) -> dict[Line, float]:
     """Seconds by test function, line of this library, and innermost line. The longest come first."""
-    sums: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-    for path in sorted(folder.glob("*.csv")):
-        with open(path, newline="") as lines:
-            for test, own, innermost, seconds in csv.reader(lines):
-                sums[test, own, innermost] += float(seconds)
+    sums: defaultdict[Line, float] = defaultdict(float)
+    for test, own, innermost, seconds in rows_of(folder):
+        sums[test, own, innermost] += float(seconds)
     return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 

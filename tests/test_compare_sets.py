@@ -112,5 +112,7 @@ def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
     assert found.code == 2
     assert found.sentence.startswith("Cannot say, because the goldens refuse NEW and not OLD: ")
     assert "te-current-nano-emulated loss parity: pass -> fail" in found.sentence
+    gain = compare(runs(), runs("2.13.0", recipe=-0.02, **other), stored, POLICY)
+    assert gain.code == 2 and "better" in gain.sentence and "; the goldens refuse NEW and not OLD: " in gain.sentence
     mended = compare(runs(**other), runs("2.13.0"), stored, POLICY)
     assert mended.code == 0 and not any(v.turned_red for v in mended.verdicts)
