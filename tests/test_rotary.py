@@ -3,7 +3,7 @@
 import pytest
 import torch
 from fp8parity.workload.models import RMSNorm
-from fp8parity.workload.rotary import angles, rotate, rotations
+from fp8parity.workload.rotary import angles, plain, rotate, rotations
 
 BASE, HEADS, WIDTH, LENGTH = 10_000.0, 3, 16, 32
 
@@ -54,6 +54,21 @@ def test_values_and_gradients_are_those_of_the_plain_formula_to_the_bit(dtype):
     wanted = differentiated(plain, [x], grad)
     for rotated in (rotate, torch.compile(rotate, backend="aot_eager")):
         assert same(differentiated(lambda x, rotated=rotated: rotated(x, table()), [x], grad), wanted)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its kernel does not run")
+@pytest.mark.parametrize("width", [32, 64, 96, 256])
+@pytest.mark.parametrize("by_head", [False, True], ids=["positions first", "heads first"])
+def test_the_kernel_of_a_gpu_gives_the_bits_of_the_formula(width, by_head):
+    """For the layouts of projections and of attention's gradients, and for widths that are no power of two."""
+    generator = torch.Generator("cuda").manual_seed(0)
+    x, grad = torch.randn(2, 3, 70, 5, width, generator=generator, device="cuda").bfloat16()
+    if by_head:
+        x, grad = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in (x, grad))
+    rotation = rotations(BASE, width, 70, x.device)
+    found = differentiated(lambda x: rotate(x, rotation), [x.requires_grad_()], grad)
+    wanted = differentiated(lambda x: plain(x, rotation), [x], grad)
+    assert same(found, wanted) and found[0].is_contiguous()
 
 
 def test_the_first_position_is_not_turned_and_the_gradient_turns_back():
