@@ -52,7 +52,7 @@ def test_without_blocks_all_is_as_alone():
     assert gpu.made().in_block == found, "the made-up GPU has the rest of blocks alone"
 
 
-SLOWER = {640: 1.1, 960: 1.2, 1536: 1.5, 5120: 2.0}
+SLOWER = {640: 1.1, 896: 1.2, 1536: 1.5, 5120: 2.0}
 """Products of BF16 in blocks of these widths. Those of te-current take half of that."""
 ATTENTION_LINE = (0.1, 0.4)
 """The logarithm of attention's ratio, without products and for each unit of their share."""
