@@ -39,6 +39,7 @@ SEEN = {
     "triton_poi_fused__unsafe_view_mul_silu_silu_backward_view_0": Category.ELEMENTWISE,
     "triton_poi_fused_clone_transpose_3": Category.ELEMENTWISE,
     "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>": Category.ELEMENTWISE,
+    "rotate_heads": Category.ELEMENTWISE,
     "Memset (Device)": Category.ELEMENTWISE,
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>": Category.OPTIMISER,
     "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, true, float>": Category.OPTIMISER,
