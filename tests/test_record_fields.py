@@ -50,6 +50,7 @@ KEPT = {"schema_version": 2, "recorded": ""}
         (Cell, {"corpus": "topics", "ranks": 1}),
         (Trajectory, KEPT | {
             "kind": "trajectory", "unigram": None, "bigram": None, "variant": "", "first_gradients": {}, "hyperparameters": {},
+            "probes": [], "unprobed": "",
         }),
         (Measurements, KEPT | {"kind": "measurements", "notes": [], "variant": "", "seconds": None}),
         (Throughput, KEPT | {
