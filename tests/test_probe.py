@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -196,3 +197,40 @@ def test_another_error_of_the_reference_is_an_error_of_the_run(monkeypatch):
     monkeypatch.setattr(probe, "summed", broken)
     with pytest.raises(RuntimeError, match="no"):
         micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
+
+
+def test_the_time_of_the_probe_is_no_time_of_the_run(monkeypatch, eager):
+    micro("te-current", schedule=replace(SHORT, steps=2, tail=2))  # imports and caches
+    summed = probe.summed
+
+    def slow(*args):
+        time.sleep(1)
+        return summed(*args)
+
+    monkeypatch.setattr(probe, "summed", slow)
+    made = micro("te-current", schedule=replace(SHORT, steps=2, tail=2))
+    assert len(made.probes) == 2 and made.seconds < 2 and made.step_seconds < 1
+
+
+def test_the_peak_memory_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
+    """In bytes: 5 before the first probe, 90 in it, 7 after it, 80 in the second one."""
+    peak = [3]
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[0])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.__setitem__(0, 1))
+    memory = probe.PeakMemory(torch.device("cuda"))
+    for steps, probed in ((5, 90), (7, 80)):
+        peak[0] = steps
+        memory.pause()
+        peak[0] = probed
+        memory.resume()
+    assert memory.read() == 7
+
+
+def test_the_peak_memory_of_a_process_is_that_before_the_first_probe(monkeypatch):
+    found = iter([5, 90])
+    monkeypatch.setattr(probe.PeakMemory, "_now", lambda self: next(found))
+    memory = probe.PeakMemory(CPU)
+    for _ in range(2):
+        memory.pause()
+        memory.resume()
+    assert memory.read() == 5
