@@ -45,7 +45,7 @@ def unprobed_seconds(preset: Preset, recipe: recipes.Recipe, seed: int, executio
 
 
 def extent(what: str, values: list[float]) -> str:
-    return f"{what} {min(values):+.1f} to {max(values):+.1f} dB"
+    return f"{what} {min(values):.1f} to {max(values):.1f} dB"
 
 
 def main() -> None:
@@ -75,13 +75,12 @@ def main() -> None:
             print(text, flush=True)
             found.append(made)
     pairs = [r.probes for r in found]
-    print(
-        f"{len(found)} runs of {args.model}:",
+    extents = (
         extent("SQNR", [p.sqnr for pair in pairs for p in pair]),
         extent("change", [late.sqnr - early.sqnr for early, late in pairs]),
         extent("one weight", [p.worst for pair in pairs for p in pair]),
-        sep="; ",
     )
+    print(f"{len(found)} runs of {args.model}: {'; '.join(extents)}")
     if ratios:
         print(f"process time with the probe: {statistics.median(ratios):.3f} times ({min(ratios):.3f} to {max(ratios):.3f})")
 
