@@ -35,6 +35,7 @@ from mutations import Key, Mutant, mutants
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
 TESTS = {
+    "judging/arithmetic": "arithmetic",
     "judging/loss_curves": "loss_curves loss_curve_findings judge",
     "judging/bounds": "judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration_edges calibration",
@@ -102,6 +103,7 @@ TESTS = {
     "records/kernels": "kernel_names dispatch gemm_verdict",
     "records/locks": "lock_files golden_lock locks",
     "records/manifest": "record_fields set_files completeness compare_added",
+    "records/probed": "record_fields arithmetic",
     "records/provenance": "record_fields resume record_sets",
     "records/schema": "record_fields set_files bad_input record_sets files",
     "records/sets": "grouping cells record_sets atomic",

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 from fp8parity import recipes
-from fp8parity.checks.protocol import studied
 from fp8parity.gate.selection import cell_skip_reason
 from fp8parity.numerics.spec import BF16, LinearSpec, Operand
 from fp8parity.recipes import RECIPES, apply, registry
 from fp8parity.recipes.adapters import torchao
+from fp8parity.recipes.conversion import studied
 from fp8parity.recipes.matrix import executions, matrix, platforms
 from fp8parity.recipes.registry import skip_reason
 from fp8parity.records.cell import Execution

@@ -13,6 +13,7 @@ from fp8parity.records.cell import Cell, Execution, Mode, Strict
 from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
 from fp8parity.records.manifest import Manifest, Selected, Shard
+from fp8parity.records.probed import Probed
 from fp8parity.records.provenance import HIDDEN, Provenance
 from fp8parity.records.schema import (
     HELD_SINCE,
@@ -50,6 +51,7 @@ KEPT = {"schema_version": 2, "recorded": ""}
         (Cell, {"corpus": "topics", "ranks": 1}),
         (Trajectory, KEPT | {
             "kind": "trajectory", "unigram": None, "bigram": None, "variant": "", "first_gradients": {}, "hyperparameters": {},
+            "probes": [], "unprobed": "",
         }),
         (Measurements, KEPT | {"kind": "measurements", "notes": [], "variant": "", "seconds": None}),
         (Throughput, KEPT | {
@@ -71,6 +73,7 @@ KEPT = {"schema_version": 2, "recorded": ""}
         (PartTime, {"sizes": {}}),
         (Split, {"kernels": [], "launches": 0}),
         (Watch, {"busy_after": None, "power_capped": None, "watts": []}),
+        (Probed, {}),
         (Provenance, {}),
         (Manifest, {"kind": "manifest", "schema_version": 1, "shard": None, "seconds": None, "workers": 1, "gpus": 0, "problems": []}),
         (Shard, {"split": ""}),
@@ -100,6 +103,8 @@ NAME = ["a b", "x" * 150], ["", "x" * 151, *(f"a{c}b" for c in "/\\<>\x00\x1f\n\
         (Cell, "corpus", (["/a/<b>\\", "x" * 1000], ["", "x" * 1001, *(f"a{c}b" for c in "\x00\x1f\n\x7f\u2028\u2029")])),
         (Cell, "ranks", POSITIVE),
         (NonFinite, "step", COUNT),
+        (Probed, "step", COUNT),
+        (Probed, "sqnr", ([-inf, inf, 25.0], ["a"])),
         (Trajectory, "seed", COUNT),
         (Trajectory, "variant", (["", "replica1"], ["a/b"])),
         (Trajectory, "floor", FINITE),

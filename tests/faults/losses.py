@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from fp8parity.records.probed import Probed
 from fp8parity.records.schema import NonFinite, Trajectory
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
@@ -49,6 +50,13 @@ def _other_batches(runs: Runs) -> Runs:
 def _same_as_bf16(runs: Runs) -> Runs:
     control = {r.seed: r for r in runs if r.cell.is_control}
     return [r.model_copy(update={"loss": control[r.seed].loss}) for r in runs]
+
+
+def _probed(late: float, worst: float, early: float = 25.0) -> Change:
+    """SQNRs of the gradient to BF16's: 25 dB in step 10 unless told, and ``late`` in the last step, ``worst`` of one weight."""
+    where = "layers.1.mlp.up_proj.weight"
+    first = Probed(step=10, sqnr=early, worst=early - 5, where=where)
+    return lambda r: {"probes": [first, Probed(step=r.steps - 1, sqnr=late, worst=worst, where=where)]}
 
 
 def fault(
@@ -164,6 +172,38 @@ FAULTS = (
         _same_as_bf16,
         "the losses equal BF16's to the bit: nothing was quantised",
         source="torchtitan, NeMo AutoModel",
+    ),
+    fault(
+        "quantisation lost after the first validation",
+        Kind.RECIPE,
+        edit(_probed(math.inf, math.inf)),
+        "its gradient had an SQNR of 25.0 dB to BF16's in step 10 and is equal to BF16's in step 299",
+        blame=Blame.RECIPE_MOVED,
+        place="arithmetic",
+    ),
+    fault(
+        "nothing quantised in a run with other kernels than BF16's",
+        Kind.RECIPE,
+        edit(_probed(70.0, 65.0, early=72.0)),
+        "the gradient is BF16's in steps 10 and 299",
+        blame=Blame.RECIPE_MOVED,
+        place="arithmetic",
+    ),
+    fault(
+        "scale breaks during the run",
+        Kind.STATE,
+        edit(_probed(6.0, 4.0), seeds=(2,)),
+        "it became coarser, or a scale broke",
+        blame=Blame.RECIPE_MOVED,
+        place="arithmetic",
+    ),
+    fault(
+        "weight gradient lost during the run",
+        Kind.RECIPE,
+        edit(_probed(19.0, 0.0), seeds=(1,)),
+        "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 299",
+        blame=Blame.RECIPE_MOVED,
+        place="arithmetic",
     ),
     fault(
         "optimiser with another beta2",

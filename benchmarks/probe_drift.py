@@ -1,0 +1,87 @@
+"""How the gradient of sound runs moves beside BF16's, from the early probed step to the last one (``training/probe.py``).
+
+    python benchmarks/probe_drift.py --model micro --seeds 0-2
+    python benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
+
+Each run is one line: the SQNR in dB of all quantised weights at both steps, its change, and the lowest of a single weight. The last line
+has the ranges over all runs, on which the limits of ``judging/arithmetic.py`` rest, and what the probes cost: the process time of a run
+with them, in units of that without. Recipes run emulated, or natively with ``--native``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from fp8parity import recipes
+from fp8parity.recipes.conversion import nothing_left
+from fp8parity.records.cell import DEFAULT_CORPUS, Execution, Mode
+from fp8parity.records.schema import Trajectory
+from fp8parity.training import loop, probe
+from fp8parity.training.hardware import detect
+from fp8parity.workload import corpus
+from fp8parity.workload.presets import presets
+
+
+class Spent:
+    """The process seconds inside all probes of this process."""
+
+    def __init__(self) -> None:
+        self.seconds, aside = 0.0, probe.Probe._aside
+
+        @contextmanager
+        def timed(of: probe.Probe) -> Iterator[None]:
+            before = time.process_time()
+            with aside(of):
+                yield
+            self.seconds += time.process_time() - before
+
+        probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # for good
+
+
+def extent(what: str, values: list[float]) -> str:
+    return f"{what} {min(values):.1f} to {max(values):.1f} dB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="micro")
+    parser.add_argument("--recipe", action="append", help="default: all")
+    parser.add_argument("--seeds", default="0-2", help="FIRST-LAST")
+    parser.add_argument("--native", action="store_true")
+    parser.add_argument("--mode", type=Mode, choices=list(Mode))
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    preset, found, ratios = presets()[args.model], list[Trajectory](), list[float]()
+    cost, device = Spent(), torch.device(detect(None).device)
+    first, last = map(int, args.seeds.split("-"))
+    names = args.recipe or [n for n, r in recipes.RECIPES.items() if r.linear.quantised and not nothing_left(r, preset.model)]
+    execution = Execution.NATIVE if args.native else Execution.EMULATED
+    for name in names:
+        for seed in range(first, last + 1):
+            spent, before, terms = cost.seconds, time.process_time(), (preset.schedule, corpus.load(DEFAULT_CORPUS), seed)
+            made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode)
+            spent, whole = cost.seconds - spent, time.process_time() - before
+            ratios.append(whole / (whole - spent))
+            early, late = made.probes
+            text = f"{name:32} seed {seed}: {early.sqnr:.1f} dB in step {early.step}, {late.sqnr:.1f} in step {late.step}"
+            text += f" ({late.sqnr - early.sqnr:+.1f}); one weight {early.worst:.1f} and {late.worst:.1f} at {late.where}"
+            print(f"{text}; {ratios[-1]:.3f} times the process time", flush=True)
+            found.append(made)
+    pairs = [r.probes for r in found]
+    extents = (
+        extent("SQNR", [p.sqnr for pair in pairs for p in pair]),
+        extent("change", [late.sqnr - early.sqnr for early, late in pairs]),
+        extent("one weight", [p.worst for pair in pairs for p in pair]),
+    )
+    print(f"{len(found)} runs of {args.model}: {'; '.join(extents)}")
+    print(f"process time with the probes: {statistics.median(ratios):.3f} times ({min(ratios):.3f} to {max(ratios):.3f})")
+
+
+if __name__ == "__main__":
+    main()

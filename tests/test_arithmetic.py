@@ -1,0 +1,87 @@
+"""Whether a recipe's arithmetic stayed the same during its runs: made-up SQNRs, judged."""
+
+from __future__ import annotations
+
+from math import inf, nan
+from pathlib import Path
+
+import paired
+import pytest
+from fp8parity.judging import arithmetic
+from fp8parity.judging.arithmetic import BF16, FALL, LOST, RISE
+from fp8parity.records.probed import Probed
+from fp8parity.records.sets import merge
+from fp8parity.report import ci, sentence
+from narrowed import some
+from paired import SEEDS
+
+
+def probes(early: float, late: float, worst: float | None = None) -> list[Probed]:
+    return [
+        Probed(step=10, sqnr=early, worst=early - 3, where="a.weight"),
+        Probed(step=159, sqnr=late, worst=late - 3 if worst is None else worst, where="b.weight"),
+    ]
+
+
+def verdict(run, golden, found: list[Probed], **changes: object):
+    """The verdict on three seeds, of which the second has these probes."""
+    given = [{"probes": probes(25.0, 21.0)} if seed != 1 else {"probes": found} | changes for seed in SEEDS]
+    runs = [run("te-current", seed, noise=3, **fields) for seed, fields in zip(SEEDS, given, strict=True)]
+    return paired.judged(golden, runs, [run(seed=seed) for seed in SEEDS])
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "value"),
+    [
+        (probes(25.0, 25.0 + RISE), None, None),
+        (probes(25.0, 25.1 + RISE), f"had an SQNR of 25.0 dB to BF16's in step 10 and has an SQNR of {25.1 + RISE:.1f} dB", RISE + 0.1),
+        (probes(25.0, inf), "in step 10 and is equal to BF16's in step 159 (seed 1): quantisation was lost on the way", inf),
+        (probes(inf, 25.0), "is equal to BF16's in step 10 and has an SQNR of 25.0 dB to BF16's in step 159", -inf),
+        (probes(25.0, 25.0 - FALL), None, None),
+        (probes(25.0, 24.9 - FALL), "(seed 1): it became coarser, or a scale broke", -FALL - 0.1),
+        (probes(25.0, nan, 20.0), "has an SQNR of nan dB", nan),
+        (probes(25.0, 21.0, LOST), None, None),
+        (probes(25.0, 21.0, LOST - 0.1), "the gradient of b.weight has an SQNR of", LOST - 0.1),
+        (probes(25.0, 21.0, nan), "the gradient of b.weight has an SQNR of nan dB to BF16's in step 159 (seed 1): it is lost", nan),
+        (probes(inf, inf), "the gradient is BF16's in steps 10 and 159 (seed 1): nothing was quantised", inf),
+        (probes(BF16 + 1, BF16 + 2), "nothing was quantised", BF16 + 2),
+        (probes(BF16, BF16 + 2), None, None),
+        (probes(25.0, inf)[:1], None, None),
+        ([], None, None),
+    ],
+)  # fmt: skip
+def test_a_change_within_the_limits_is_green_and_one_beyond_is_red(run, golden, found, words, value):
+    made = verdict(run, golden, found)
+    assert made.status == ("fail" if words else "pass"), made.message()
+    assert [f.value for f in made.failing] == pytest.approx([] if words is None else [value], nan_ok=True)
+    if words:
+        assert words in made.headline and dict(made.lines)[arithmetic.METRIC] == some(made.loss).changed == made.headline
+        assert some(made.loss).moved == "the recipe moved, not the framework"
+
+
+def test_reports_say_what_changed(run, golden):
+    made = verdict(run, golden, probes(25.0, inf))
+    assert "quantisation was lost on the way; gap" in sentence.sentence([made], [])
+    assert dict(ci.properties([made]))["arithmetic"] == made.headline
+    assert "arithmetic" not in dict(ci.properties([verdict(run, golden, [])]))
+
+
+def test_a_run_that_could_not_be_probed_says_why(run, golden):
+    made = verdict(run, golden, [], unprobed="no room")
+    assert made.status == "pass" and dict(made.lines)["not probed"] == "no room" and made.unmeasured == verdict(run, golden, []).unmeasured
+
+
+def test_a_recipe_that_changed_beside_a_framework_that_moved_is_a_fault_of_both(run, golden):
+    runs = [run("te-current", s, noise=3, change=0.01, probes=probes(25.0, inf)) for s in SEEDS]
+    made = paired.judged(golden, runs, [run(seed=s, change=0.01) for s in SEEDS])
+    assert (made.status, some(made.loss).moved) == ("fail", "framework and recipe moved")
+    assert made.failing[-1].metric == arithmetic.METRIC
+
+
+def test_a_run_on_record_since_before_the_probe_is_the_same_run(run):
+    """In either order; the record that says more is kept, and two that say different things contradict each other."""
+    old, new, other = (run("te-current", probes=found) for found in ([], probes(25.0, 21.0), probes(25.0, 22.0)))
+    for pair in ([old, new], [new, old]):
+        assert merge([(Path(f"{i}"), r) for i, r in enumerate(pair)]) == [new]
+    with pytest.raises(ValueError, match="another probes"):
+        merge([(Path("new"), new), (Path("other"), other)])

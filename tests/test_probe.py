@@ -1,0 +1,236 @@
+"""A run looks at its own gradient twice, and FP8 that is lost on the way is red. Nothing about the training changes by that."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from fp8parity import recipes
+from fp8parity.judging import loss
+from fp8parity.judging.loss_goldens import from_runs
+from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.verdict import Verdict
+from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.scaling import SCALE_RULES
+from fp8parity.numerics.spec import LinearSpec
+from fp8parity.records.cell import Execution
+from fp8parity.records.schema import Trajectory
+from fp8parity.training import loop, probe
+from fp8parity.training.variants import Parts, Variant
+from fp8parity.workload import corpus
+from fp8parity.workload.presets import presets
+from fp8parity.workload.schedule import SCHEDULES, Schedule
+from narrowed import some
+from own_models import Pair, small, trained
+
+CPU = torch.device("cpu")
+SHORT = replace(SCHEDULES["micro"], steps=16, rows=4, length=64, validation_every=8, validation_rows=4, tail=8, warmup=4)
+
+
+def micro(recipe: str, variant: Variant | None = None, schedule: Schedule = SHORT, seed: int = 0) -> Trajectory:
+    execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+    config, data = presets()["micro"].model, corpus.load("topics")
+    return loop.train(config, recipes.get(recipe), execution, schedule, data, seed, device=CPU, variant=variant)
+
+
+def after(steps: int, change):
+    """A variant that calls ``change(parts)`` once, after so many steps."""
+
+    def plant(parts: Parts) -> Parts:
+        step, taken = parts.optimizer.step, []
+
+        def counted(clip: float) -> torch.Tensor:
+            taken.append(1)
+            report = step(clip)
+            if len(taken) == steps:
+                change(parts)
+            return report
+
+        parts.optimizer.step = counted  # type: ignore[method-assign]  # of one object
+        return parts
+
+    return Variant("changed on the way", "", plant)
+
+
+def unquantised(parts: Parts) -> None:
+    for module in parts.model.modules():
+        if isinstance(module, EmulatedLinear):
+            module.spec = LinearSpec()
+
+
+def untrained(parts: Parts) -> None:
+    """The weight gradients of one linear are zero from now on."""
+    parts.model.get_parameter("layers.1.mlp.up_proj.weight").register_hook(torch.zeros_like)
+
+
+def misscaled(parts: Parts) -> None:
+    """Scales are 2^16 times too small from now on: small values are rounded to zero."""
+    for module in parts.model.modules():
+        if isinstance(module, EmulatedLinear):
+            module.spec = LinearSpec(**{name: replace(op, scale="broken") for name, op in module.spec})
+
+
+@cache
+def controls() -> list[Trajectory]:
+    return [micro("bf16", seed=seed) for seed in (0, 1)]
+
+
+def judged(variant: Variant | None) -> Verdict:
+    """The verdict on two seeds of te-current beside BF16, which is its own golden."""
+    runs = [micro("te-current", variant, seed=seed).model_copy(update={"variant": ""}) for seed in (0, 1)]
+    row = LossRow(margin=0.01, seeds=(2,), window=4, fell=0, why="a run of 16 steps")
+    return loss.judge(runs, controls(), from_runs(controls(), []), Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers())
+
+
+def test_a_sound_run_is_green(eager):
+    found = judged(None)
+    assert found.status == "pass", found.message()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (unquantised, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
+                      r"is equal to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
+        (misscaled, r"the gradient of layers.0.attention.q_proj.weight has an SQNR of 0.7 dB to BF16's in step 15 \(seed 0\): it is lost"),
+        (untrained, r"the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 15 \(seed 0\): it is lost"),
+    ],
+)  # fmt: skip
+def test_what_begins_after_the_first_validation_is_red(change, words, eager, monkeypatch):
+    """The losses pass: that of BF16 lies in any band that is made for FP8."""
+    monkeypatch.setitem(SCALE_RULES, "broken", lambda amax, fmt: 2.0**-16 * SCALE_RULES["te-fp32"](amax, fmt))
+    found = judged(after(8, change))
+    assert (found.status, some(found.loss).moved) == ("fail", "the recipe moved, not the framework")
+    assert re.fullmatch(words, found.headline), found.message()
+    assert [f.metric for f in found.failing] == ["arithmetic"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({}, (10, 299)),
+        ({"validation_every": 6, "steps": 12}, (5, 11)),
+        ({"steps": 60}, (10, 59)),
+        ({"steps": 8}, (3, 7)),
+        ({"steps": 2}, (0, 1)),
+        ({"steps": 1}, (0,)),
+        ({"validation_every": 1}, (0, 299)),
+    ],
+)
+def test_the_early_step_is_before_the_first_validation(changes, found):
+    assert probe.steps_of(replace(SCHEDULES["micro"], **changes)) == found
+
+
+@pytest.mark.parametrize(("recipe", "accumulation"), [("te-delayed", 1), ("te-nvfp4", 3), ("ao-mxfp8", 1)])
+def test_the_training_is_the_same_to_the_bit_without_the_probe(recipe, accumulation, monkeypatch, eager):
+    """Stochastic rounding draws from a generator, delayed scales keep amaxes: neither sees the probe."""
+    schedule = replace(SHORT, steps=8, validation_every=5, accumulation=accumulation)
+    seen = micro(recipe, schedule=schedule)
+    state = torch.get_rng_state()
+    monkeypatch.setattr(probe, "steps_of", lambda schedule: ())
+    plain = micro(recipe, schedule=schedule)
+    kept = ("loss", "grad_norm", "validation", "final_weights", "first_gradients", "hyperparameters")
+    assert [n for n in kept if getattr(seen, n) != getattr(plain, n)] == []
+    assert torch.equal(state, torch.get_rng_state())
+    assert [p.step for p in seen.probes] == [3, 7] and plain.probes == []
+    assert all(8 < p.worst <= p.sqnr < 35 for p in seen.probes)
+
+
+def test_a_run_of_bf16_has_no_probe():
+    made = micro("bf16", schedule=replace(SHORT, steps=2, tail=2))
+    assert made.probes == [] and made.unprobed == ""
+
+
+@pytest.mark.parametrize("accumulation", [1, 4])
+def test_the_gradient_of_the_same_arithmetic_is_equal_to_the_bit(accumulation, monkeypatch, eager):
+    """A recipe whose linears quantise nothing is the BF16 model, clipped or not."""
+    schedule = replace(SHORT, steps=8, rows=2, accumulation=accumulation)
+    made = micro("te-current", after(1, unquantised), schedule)
+    assert [p.step for p in made.probes] == [3, 7]
+    low = 45 if accumulation > 1 else math.inf  # the sum over microbatches is in BF16 here, and in FP32 there
+    assert all(p.sqnr >= low for p in made.probes)
+
+
+def test_slices_give_the_same_gradient():
+    """As on a GPU, which holds the activations of a captured step already."""
+    config = presets()["micro"].model
+    model = config.initial(0, CPU)
+    batch = loop.microbatches(corpus.load("topics"), SHORT, 0, 0, CPU)
+    name = "layers.0.mlp.up_proj.weight"
+    whole, parts = (probe.summed(model, {}, batch, config.loss_of, [name], n)[0].clone().float() / n for n in (1, 4))
+    assert float((whole - parts).norm() / whole.norm()) < 0.01
+
+
+def test_a_model_of_ones_own_is_probed_and_says_if_it_cannot_be():
+    def frozen(seed: int) -> Pair:
+        made = Pair(tied=False)
+        made.inner.weight.requires_grad_(False)
+        made.unembed.weight.requires_grad_(False)
+        return made
+
+    made = trained(small(), "te-current")
+    assert [p.step for p in made.probes] == [1, 2] and made.unprobed == ""
+    made = trained(small(factory=frozen, keep=("unembed",)), "te-current")
+    assert (made.probes, made.unprobed) == ([], "no weight of a linear that the recipe quantises is trained under its own name")
+
+
+def test_too_little_memory_for_the_reference_ends_the_probe_and_not_the_run(monkeypatch):
+    def full(*args: object) -> None:
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(probe, "summed", full)
+    made = micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
+    assert (made.probes, made.unprobed, len(made.loss)) == ([], "the memory of the GPU does not hold a second model in BF16", 4)
+
+
+def test_another_error_of_the_reference_is_an_error_of_the_run(monkeypatch):
+    def broken(*args: object) -> None:
+        raise RuntimeError("no")
+
+    monkeypatch.setattr(probe, "summed", broken)
+    with pytest.raises(RuntimeError, match="no"):
+        micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
+
+
+def test_the_time_of_the_probe_is_no_time_of_the_run(monkeypatch, eager):
+    micro("te-current", schedule=replace(SHORT, steps=2, tail=2))  # imports and caches
+    summed = probe.summed
+
+    def slow(*args):
+        time.sleep(1)
+        return summed(*args)
+
+    monkeypatch.setattr(probe, "summed", slow)
+    made = micro("te-current", schedule=replace(SHORT, steps=2, tail=2))
+    assert len(made.probes) == 2 and made.seconds < 2 and made.step_seconds < 1
+
+
+def test_the_peak_memory_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
+    """In bytes: 5 before the first probe, 90 in it, 7 after it, 80 in the second one."""
+    peak = [3]
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[0])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: peak.__setitem__(0, 1))
+    memory = probe.PeakMemory(torch.device("cuda"))
+    for steps, probed in ((5, 90), (7, 80)):
+        peak[0] = steps
+        memory.pause()
+        peak[0] = probed
+        memory.resume()
+    assert memory.read() == 7
+
+
+def test_the_peak_memory_of_a_process_is_that_before_the_first_probe(monkeypatch):
+    found = iter([5, 90])
+    monkeypatch.setattr(probe.PeakMemory, "_now", lambda self: next(found))
+    memory = probe.PeakMemory(CPU)
+    for _ in range(2):
+        memory.pause()
+        memory.resume()
+    assert memory.read() == 5
