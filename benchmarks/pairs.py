@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fp8parity import runs
-from fp8parity.judging.pair import judge
+from fp8parity.judging.pair import judge, shape
 from fp8parity.judging.pair.aligned import align, correlation
 from fp8parity.judging.pair.finding import PUBLISHED, Asked
 from fp8parity.judging.pair.noise import tail_of
@@ -34,6 +34,7 @@ OWN_GAP = {("te-nvfp4", None), ("te-delayed", "1b")}
 """Recipes whose own measured gap is far from zero (golden/policy.toml gives them wider margins): planted gaps would be added to it."""
 GAPS = {"no gap": 0.0, "gap 0.5%": 0.005, "gap 1%": 0.01, "gap 2%": 0.02}
 SPREAD = {"no gap, with spread": 0.0, "gap at the margin, with spread": Asked.margin, "gap 0.5%, with spread": 0.005}
+SPIKES = {"none": 0.0, "1%": 0.01, "2%": 0.02, "5%": 0.05}
 GROWS = "grows to 0.5%"
 OTHER = "other seed"
 
@@ -105,6 +106,29 @@ def spreads(pairs: Sequence[Recorded]) -> list[str]:
         squares, df = sum(float(np.var(g) * len(g)) for g in several), sum(len(g) - 1 for g in several)
         lines.append(f"| {model} | {len(several)} | {sum(map(len, several))} | {np.sqrt(squares / df):.4%} |")
     return lines
+
+
+def spikes(pairs: Sequence[Recorded]) -> list[str]:
+    """A table: planted spike of a twentieth of the run from its middle on -> the pairs of which the first sentence tells a rise above the
+    margin, and those of which a line tells a move downwards by more than the margin from the beginning of the spike on."""
+    lines = ["| spike | pairs | told as a rise | told as a move downwards |", "|---|---|---|---|"]
+    for name, size in SPIKES.items():
+        made = [(p, curve_of(p.candidate).with_gap(_middle(p.candidate.steps, size))) for p in pairs]
+        found = [shape.jumps([align(as_run(p.control), _run(fp8))], Asked()) for p, fp8 in made]
+        down = [any(_downwards(f.text, p.candidate.steps // 2) for f in told) for (p, _), told in zip(made, found, strict=True)]
+        lines.append(f"| {name} | {len(pairs)} | {sum(any(f.headline for f in told) for told in found)} | {sum(down)} |")
+    return lines
+
+
+def _downwards(text: str, start: int) -> bool:
+    """Whether a line tells a move downwards above the margin after a step."""
+    by = re.search(r" by (-[\d.]+)% (?:at|from) step (\d+)", text)
+    return bool(by and float(by[1]) / 100 < -Asked.margin and int(by[2]) > start)
+
+
+def _middle(steps: int, size: float) -> list[float]:
+    """A gap of ``size`` for a twentieth of the steps, from their middle on."""
+    return [size if 10 * steps <= 20 * step < 11 * steps else 0.0 for step in range(steps)]
 
 
 def planted(p: Recorded) -> dict[str, tuple[Curve, Curve]]:
@@ -186,6 +210,7 @@ def main() -> None:
         "correlations": lambda: correlations(pairs),
         "spreads": lambda: spreads(near),
         "whole": lambda: whole(near),
+        "spikes": lambda: spikes(near),
         "formats": lambda: rates(random.Random(SEED).sample(near, min(args.n, len(near))), list(WRITERS), PLANTED),
     }
     page = args.write.read_text() if args.write else ""

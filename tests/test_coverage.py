@@ -16,7 +16,7 @@ from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule, Trend
+from fp8parity.judging.number_rows import Band, Complete, Numbers, Rule, Trend
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.speed_entries import SpeedGolden
 from fp8parity.records.cell import Cell, Execution
@@ -33,6 +33,7 @@ POLICY = Policy(
     speed=(SpeedRow(band=0.05, memory_band=0.05, why=WHY),),
     rule=(Rule(check="gemm", low=28, high=29, why=WHY), Rule(check="loss parity", low=0.9, high=1.1, why=WHY)),
     band=(Band(check="gemm", band=0.5, why=WHY),),
+    complete=(Complete(check="gemm", number=(Numbers(metric=("fprop sqnr",), where=("gaussian",)),), why=WHY),),
 )
 
 
@@ -76,6 +77,11 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
             "trend",
             Trend(check="gemm", metric=("bias",), slack=1, why=WHY),
             "[[trend]] row 1: check = gemm, metric = ('bias',), slack = 1.0",
+        ),
+        (
+            "complete",
+            Complete(check="codes", number=(Numbers(metric=("bias",), where=("g",)),), why=WHY),
+            "[[complete]] row 2: check = codes",
         ),
         ("gemm", gemm_records.ROW, "[[gemm]] row 1: band = 0.05, place_band = 0.1"),
         ("band", Band(check="gemm", metric=("wgrad sqnr",), band=1, why=WHY), "[[band]] row 2: check = gemm, metric = ('wgrad sqnr',)"),

@@ -57,6 +57,23 @@ def test_a_required_cell_that_k_removed_is_named(gate, workers):
     assert "Refuse: the only check that ran is green, but required cell te-block-tiny-emulated was removed" in done.stdout
 
 
+@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
+def test_a_required_cell_that_k_left_in_part_is_named(tmp_path, workers):
+    """-k codes leaves one of the checks of a recipe's linear. The others are in the same file."""
+    terms = ("suites/numerics/test_numerics.py", "-k", "codes", "--recipe", "te-current", "--parity-records", str(tmp_path), *workers)
+    whole = run("pytest", *terms)
+    assert whole.returncode == 0, whole.stdout
+    done = run("pytest", *terms, "--require", "te-current-emulated")
+    assert done.returncode == 1, done.stdout
+    assert "required cell te-current-emulated was selected without test_defaults, test_gemm_sqnr: -k, -m or a plugin removed" in done.stdout
+
+
+def test_one_suite_alone_removes_no_test_of_a_required_cell(tmp_path):
+    terms = ("suites/numerics/test_numerics.py::test_codes", "--recipe", "te-current", "--parity-records", str(tmp_path))
+    done = run("pytest", *terms, "--require", "te-current-emulated")
+    assert done.returncode == 0, done.stdout
+
+
 def test_a_platform_removes_only_cells_of_other_platforms(gate):
     """``-m cpu`` selects the emulated cells. It does not ask for native ones."""
     done = gate("-m", "cpu", "--require", "te-*", "-n", "1")

@@ -41,6 +41,17 @@ def pytest_collection_modifyitems(items):
         item.add_marker(pytest.mark.xfail)
 """
 
+WASXFAIL = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = yield
+    if report.failed:
+        report.outcome, report.wasxfail = "skipped", "reason: it is expected"
+    return report
+"""
+
 
 @pytest.fixture
 def gate(tmp_path):
@@ -158,15 +169,31 @@ def test_a_session_that_was_judged_whole_is_accepted(gate, tmp_path):
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("more", [XFAIL, WASXFAIL], ids=["marker", "report"])
 @pytest.mark.parametrize("how", ["fail", "crash"])
-def test_a_test_that_another_plugin_marks_as_xfail_is_red(gate, tmp_path, how):
-    """pytest calls it "xfailed". The sentence says "Refuse", and so does the exit status."""
-    done = gate(more=XFAIL, te_block=how)
+def test_a_test_that_another_plugin_marks_as_xfail_is_a_failure(gate, tmp_path, how, more):
+    """The sentence says "Refuse", and pytest, JUnit, the manifest and the exit status count a failure."""
+    done = gate("--junitxml", "out.xml", more=more, te_block=how)
     assert done.returncode == 1
-    assert "Refuse: te-block emulated on tiny" in done.stdout and "xfailed" in done.stdout
+    assert "Refuse: te-block emulated on tiny" in done.stdout and "1 failed" in done.stdout and "xfailed" not in done.stdout
+    [counts] = ElementTree.parse(tmp_path / "out.xml").getroot().iter("testsuite")
+    assert (counts.attrib["failures"], counts.attrib["skipped"]) == ("1", "0")
     [made] = manifest.load([tmp_path / ".parity"])
     assert [s.cell for s in made.selected if s.outcome == "failed"] == ["te-block-tiny-emulated"]
     assert [s.cell for s in made.selected if s.outcome == "failed" and not s.records] == ["te-block-tiny-emulated"] * (how == "crash")
+
+
+def test_a_fixture_that_fails_in_a_test_marked_as_xfail_is_a_failure(gate, tmp_path):
+    done = gate("--junitxml", "out.xml", more=XFAIL + FIXTURE.format(when="setup"))
+    assert done.returncode == 1 and "xfailed" not in done.stdout
+    [counts] = ElementTree.parse(tmp_path / "out.xml").getroot().iter("testsuite")
+    assert int(counts.attrib["failures"]) + int(counts.attrib["errors"]) == 1
+
+
+def test_a_test_of_the_user_s_own_that_is_an_xfail_stays_one(gate, tmp_path):
+    (tmp_path / "test_own.py").write_text("import pytest\n@pytest.mark.xfail\ndef test_own():\n    assert 1 == 2\n")
+    done = gate("test_own.py")
+    assert done.returncode == 0 and "1 xfailed" in done.stdout
 
 
 def test_two_sessions_with_one_id_of_xdist_are_two_sessions(gate, tmp_path):

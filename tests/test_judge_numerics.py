@@ -60,7 +60,7 @@ def test_bands_are_two_sided(judged, value, status):
 @pytest.mark.parametrize(
     ("ranks", "value", "status", "headline"),
     [
-        (1, 28.4, "error", "the record lacks 1 number that golden/numerics or a rule names: fprop sqnr @ h"),
+        (1, 28.4, "error", "the record lacks 1 number that golden/numerics or the policy names: fprop sqnr @ h"),
         (1, 27.9, "fail", "1 of 1 numbers are outside their bounds"),
         (2, 28.4, "pass", "1 numbers inside their bounds"),
         (2, 27.9, "pass", "1 numbers inside their bounds"),
@@ -108,7 +108,7 @@ def test_a_message_says_which_number_left_which_limits_and_why(judged):
         ([RULE], [28.5, OTHER], STORED, "error", "no row of the policy mentions 1 of 2 numbers", ["bias @ h 1"]),
         (
             [BAND], [28.5], THREE, "error",
-            "the record lacks 2 numbers that golden/numerics or a rule names: fprop sqnr @ h, fprop sqnr @ i",
+            "the record lacks 2 numbers that golden/numerics or the policy names: fprop sqnr @ h, fprop sqnr @ i",
             ["fprop sqnr @ h nan", "fprop sqnr @ i nan"],
         ),
         (

@@ -38,6 +38,15 @@ def test_exit_status(fp8, code, said, folder, capsys):
     assert "pytest suites/numerics suites/convergence --model micro --recipe te-current" in out
 
 
+def test_the_recipe_of_the_printed_command_is_one_of_the_catalogue(folder, capsys):
+    """Its command would stop at a name that does not exist."""
+    assert main(["verdict", "bf16", "fp8", "--recipe", "te-mxfp8"]) == 0
+    assert "--model micro --recipe te-mxfp8" in capsys.readouterr().out
+    assert main(["verdict", "bf16", "fp8", "--recipe", "te-curent", "--report", "out.md"]) == 2
+    assert "unknown recipe 'te-curent': did you mean te-current" in capsys.readouterr().err
+    assert not Path("out.md").exists()
+
+
 def test_runs_of_two_frameworks(folder, capsys):
     """AutoModel counts tokens in a step, Megatron samples: they cannot be compared, so they do not speak against a pair."""
     assert main(["verdict", "bf16", "fp8"]) == 0

@@ -43,6 +43,7 @@ def test_tables_count_verdicts():
     few = recorded()[:2]
     assert pairs.rates(few, ["CSV"], ["no gap", "gap 1%"])[-1] == "| CSV | 2 of 2 | 2 of 2 |"
     assert "| gap 1% | 2 | fail: 2 | pass: 0 [0.0%, 84.2%] |" in pairs.whole(few)
+    assert pairs.spikes(few)[2:4] == ["| none | 2 | 0 | 0 |", "| 1% | 2 | 2 | 0 |"]
     assert pairs._cell("no gap", ["pass", "fail", "inconclusive"]) == "1 of 3, harmful 1"
 
 
@@ -68,7 +69,7 @@ def test_writing_a_page_measures_its_tables_alone(tmp_path, monkeypatch, capsys)
 
 def test_the_page_holds_every_table_and_the_thresholds_lie_between_pairs_and_mis_pairs():
     tables = {m[2]: m[0].splitlines() for m in pairs.MARK.finditer(PAGE)}
-    assert set(tables) == {"correlations", "whole", "formats", "spreads"}
+    assert set(tables) == {"correlations", "whole", "spikes", "formats", "spreads"}
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables["correlations"][3:-1]]
     assert len(rows) == 6
     assert min(float(r[2]) for r in rows) > PAIRED > APART > max(float(r[4]) for r in rows)

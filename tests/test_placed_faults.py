@@ -48,6 +48,21 @@ def test_sound_recipes_do_at_each_place_what_they_say(judged, recipe):
     assert found.status == "pass", found.message()
 
 
+TIED = "wgrad of lm_head is not looked at: its weight is tied"
+
+
+@pytest.mark.parametrize(
+    ("plant", "wrong"), [(lambda model: None, set()), (quantised("lm_head"), {"fprop", "dgrad"})], ids=["sound", "head in FP8"]
+)
+def test_the_wgrad_of_a_tied_head_is_left_out(session, judged, plant, wrong):
+    """Its gradient holds that of the embedding, too. What the head itself multiplies is looked at."""
+    nano = session.presets["nano"]
+    session.presets["nano"] = replace(nano, model=replace(nano.model, tied=True))
+    found = judged(plant)
+    assert {name for name, _ in found.lines if "lm_head" in name} == {f"misplaced {gemm} @ lm_head" for gemm in wrong}, found.message()
+    assert TIED in [text for name, text in found.lines if name == "note"]
+
+
 def test_a_layer_that_should_be_quantised_and_is_not(judged):
     found = judged(not_quantised("layers.1.mlp.up_proj"))
     assert found.status == "fail"

@@ -11,6 +11,7 @@ from sessions import DAY, stored
 
 LOSS = '[[loss]]\nmargin = 0.005\nwhy = "long enough"\n'
 RULE = '[[rule]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
+COMPLETE = '[[complete]]\ncheck = "a"\nwhy = "long enough"\n'
 BAND = '[[band]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
 
 
@@ -34,6 +35,10 @@ def load(folder, text) -> Policy:
         (LOSS + RULE, r"policy.toml:4: \[\[rule\]\] key low: Field required"),
         (LOSS + RULE + "low = 2\nhigh = 1\n", r"policy.toml:4: .* low 2.0 is above high 1.0$"),
         (LOSS + RULE.replace('metric = "b"', "always = true") + "low = 0\nhigh = 1\n", "always needs the metrics that a record must hold$"),
+        (LOSS + COMPLETE, r"policy.toml:4: \[\[complete\]\] key number: Field required"),
+        (LOSS + COMPLETE + "number = []\n", r"policy.toml:4: \[\[complete\]\] key number"),
+        (LOSS + COMPLETE + 'number = [{ metric = "a" }]\n', r"policy.toml:4: \[\[complete\]\] key number.0.where: Field required"),
+        (LOSS + COMPLETE + 'number = [{ metric = "a", where = "b*" }]\n', r"key number.0.where: Value error, 'b\*' is a pattern"),
         (LOSS + BAND, r"policy.toml:4: \[\[band\]\] key band: Field required"),
         (LOSS + BAND + 'band = 1\nby = "cpu"\n', r"policy.toml:4: \[\[band\]\] key by"),
         (LOSS + BAND + "band = 0\n", r"policy.toml:4: \[\[band\]\] key band"),

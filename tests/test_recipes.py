@@ -210,3 +210,11 @@ def test_the_control_is_studied_where_recipes_quantise():
     assert found == studied(model, RECIPES["te-current"])
     assert len(found) == 4 * 7
     assert not any("lm_head" in name or "embedding" in name for name in found)
+
+
+def test_a_tied_head_is_not_studied_where_a_recipe_quantises_it():
+    """Its gradient holds that of the embedding, and has the embedding's name."""
+    tied, plain = (models.build(replace(presets()["micro"].model, tied=tied), 0) for tied in (True, False))
+    with_head = RECIPES["te-mxfp8-head"]
+    assert studied(tied, with_head) == studied(tied, RECIPES["te-mxfp8"])
+    assert studied(plain, with_head) == [*studied(plain, RECIPES["te-mxfp8"]), "lm_head.weight"]

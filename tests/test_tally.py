@@ -34,7 +34,12 @@ def skip(cell: str, why: str = "no GPU", **more) -> list[Phase]:
 
 
 def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Tally:
-    return Tally({node(c): c for c in selected}, phases=[p for group in groups for p in group], told=True, **more)
+    return Tally(
+        {node(c): c for c in selected if node(c) not in more.get("removed", ())},
+        phases=[p for group in groups for p in group],
+        told=True,
+        **more,
+    )
 
 
 def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None = None, **more) -> Outcome:
@@ -96,7 +101,7 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
         (made(ran("bf16"), skip("a"), skip("b")), [f"{ALONE} 2 tests of recipes were skipped, first no GPU"]),
         (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU (2 tests)"]),
         (
-            made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={"c"}),
+            made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={node("c"): "c"}),
             ["nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"],
         ),
         (
@@ -131,19 +136,30 @@ def test_the_control_alone_checks_no_recipe(facts, words):
     [
         (made(ran("a"), ran("b")), []),
         (made(ran("a"), skip("b")), ["required cell b was skipped: no GPU"]),
-        (made(ran("a"), removed={"b"}), ["required cell b was removed by -k, -m or a plugin"]),
-        (made(ran("a"), removed={"bf16"}), []),
+        (made(ran("a"), removed={node("b"): "b"}), ["required cell b was removed by -k, -m or a plugin"]),
+        (made(ran("a"), removed={node("bf16"): "bf16"}), []),
         (
             made([*ran("a"), Phase("f.py::test_layers[a]", "setup", "a", skipped=True, why="x")]),
             ["required cell a ran without test_layers: x"],
         ),
         (made([*ran("a"), LARGE]), []),
+        (
+            made(ran("a"), ran("b"), removed={f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", "bf16")}),
+            ["required cell a was selected without test_x, test_y: -k, -m or a plugin removed part of its tests"],
+        ),
+        (made(skip("a"), ran("b"), removed={"f.py::test_x[a]": "a"}), ["required cell a was skipped: no GPU"]),
         (made(ran("bf16")), ["--require [ab] matches no cell that was run or skipped"]),
         (made(ran("bf16"), elsewhere={"b"}), []),
     ],
 )
 def test_a_required_cell_is_one_that_ran(facts, words):
     assert tally.not_run(facts, CELLS, ["[ab]"]) == words
+
+
+def test_a_cell_with_a_test_in_another_shard_was_not_removed_whole():
+    facts = made(ran("a"), removed={node("b"): "b"}, elsewhere={"b"})
+    words = "required cell b was selected without test_gemm: -k, -m or a plugin removed part of its tests"
+    assert tally.not_run(facts, CELLS, ["[ab]"]) == [words]
 
 
 def test_what_cannot_run_is_counted_by_reason():
