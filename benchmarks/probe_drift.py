@@ -2,10 +2,11 @@
 
     python benchmarks/probe_drift.py --model micro --seeds 0-2
     python benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
+    python benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
 
 Each run is one line: the SQNR in dB of all quantised weights at both steps, its change, and the lowest of a single weight. The last line
 has the ranges over all runs, on which the limits of ``judging/arithmetic.py`` rest, and what the probes cost: the process time of a run
-with them, in units of that without. Recipes run emulated, or natively with ``--native``.
+with them, in units of that without. Recipes run emulated, or natively with ``--native``. ``--from`` trains nothing and reads record sets.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from fp8parity import recipes
 from fp8parity.recipes.conversion import nothing_left
+from fp8parity.records import sets
 from fp8parity.records.cell import DEFAULT_CORPUS, Execution, Mode
 from fp8parity.records.schema import Trajectory
 from fp8parity.training import loop, probe
@@ -48,6 +51,23 @@ def extent(what: str, values: list[float]) -> str:
     return f"{what} {min(values):.1f} to {max(values):.1f} dB"
 
 
+def line(run: Trajectory) -> str:
+    early, late = run.probes
+    text = f"{run.cell.recipe:32} {run.cell.model} seed {run.seed}: {early.sqnr:.1f} dB in step {early.step}, "
+    text += f"{late.sqnr:.1f} in step {late.step} ({late.sqnr - early.sqnr:+.1f})"
+    return f"{text}; one weight {early.worst:.1f} and {late.worst:.1f} at {late.where}"
+
+
+def summary(runs: list[Trajectory]) -> str:
+    pairs = [r.probes for r in runs]
+    extents = (
+        extent("SQNR", [p.sqnr for pair in pairs for p in pair]),
+        extent("change", [late.sqnr - early.sqnr for early, late in pairs]),
+        extent("one weight", [p.worst for pair in pairs for p in pair]),
+    )
+    return f"{len(runs)} runs of {', '.join(sorted({r.cell.model for r in runs}))}: {'; '.join(extents)}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="micro")
@@ -55,7 +75,12 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-2", help="FIRST-LAST")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--mode", type=Mode, choices=list(Mode))
+    parser.add_argument("--from", dest="sets", type=Path, nargs="+", metavar="SET", help="read runs, and train none")
     args = parser.parse_args()
+    if args.sets:
+        runs = [r for r in sets.load(args.sets) if isinstance(r, Trajectory) and len(r.probes) == 2]
+        print("\n".join([*map(line, runs), summary(runs)]))
+        return
     warnings.simplefilter("ignore")
     preset, found, ratios = presets()[args.model], list[Trajectory](), list[float]()
     cost, device = Spent(), torch.device(detect(None).device)
@@ -68,18 +93,9 @@ def main() -> None:
             made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode)
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))
-            early, late = made.probes
-            text = f"{name:32} seed {seed}: {early.sqnr:.1f} dB in step {early.step}, {late.sqnr:.1f} in step {late.step}"
-            text += f" ({late.sqnr - early.sqnr:+.1f}); one weight {early.worst:.1f} and {late.worst:.1f} at {late.where}"
-            print(f"{text}; {ratios[-1]:.3f} times the process time", flush=True)
+            print(f"{line(made)}; {ratios[-1]:.3f} times the process time", flush=True)
             found.append(made)
-    pairs = [r.probes for r in found]
-    extents = (
-        extent("SQNR", [p.sqnr for pair in pairs for p in pair]),
-        extent("change", [late.sqnr - early.sqnr for early, late in pairs]),
-        extent("one weight", [p.worst for pair in pairs for p in pair]),
-    )
-    print(f"{len(found)} runs of {args.model}: {'; '.join(extents)}")
+    print(summary(found))
     print(f"process time with the probes: {statistics.median(ratios):.3f} times ({min(ratios):.3f} to {max(ratios):.3f})")
 
 

@@ -65,6 +65,12 @@ def unquantised(parts: Parts) -> None:
             module.spec = LinearSpec()
 
 
+def half_quantised(parts: Parts) -> None:
+    for module in parts.model.layers[0].modules():  # type: ignore[operator, index, union-attr]  # nn.Module's attributes have no types
+        if isinstance(module, EmulatedLinear):
+            module.spec = LinearSpec()
+
+
 def untrained(parts: Parts) -> None:
     """The weight gradients of one linear are zero from now on."""
     parts.model.get_parameter("layers.1.mlp.up_proj.weight").register_hook(torch.zeros_like)
@@ -99,6 +105,8 @@ def test_a_sound_run_is_green(eager):
     [
         (unquantised, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
                       r"is equal to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
+        (half_quantised, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
+                         r"has an SQNR of 2\d\.\d dB to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
         (misscaled, r"the gradient of layers.0.attention.q_proj.weight has an SQNR of 0.7 dB to BF16's in step 15 \(seed 0\): it is lost"),
         (untrained, r"the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 15 \(seed 0\): it is lost"),
     ],
