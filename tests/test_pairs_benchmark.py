@@ -71,7 +71,7 @@ def test_the_page_holds_every_table_and_the_thresholds_lie_between_pairs_and_mis
     tables = {m[2]: m[0].splitlines() for m in pairs.MARK.finditer(PAGE)}
     assert set(tables) == {"correlations", "whole", "spikes", "formats", "spreads"}
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in tables["correlations"][3:-1]]
-    assert len(rows) == 6
+    assert {r[0] for r in rows} == {"micro", "tiny", "mini", "small", "base", "1b", "tiny-moe", "small-moe"}
     assert min(float(r[2]) for r in rows) > PAIRED > APART > max(float(r[4]) for r in rows)
     assert len(tables["formats"]) == len(pairs.WRITERS) + 4
     assert f"needs a correlation of {PAIRED}. Below {APART} " in PAGE
