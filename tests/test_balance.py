@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import random
 
-import pytest
-from fp8parity.planning.balance import Work, digest_of, for_workers, seconds_of, split
+from fp8parity.planning.balance import Work, digest_of, in_order, seconds_of, split
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,9 +44,9 @@ def test_the_fullest_place_is_near_the_best_one_possible(works, count):
     assert fullest <= seconds_of(works) / count + alone + sum(CONTROLS.values()) + 1e-6
 
 
-@given(WORKS, COUNTS)
-def test_the_order_for_workers_keeps_every_test(works, workers):
-    assert sorted(w.name for w in for_workers(works, workers)) == sorted(w.name for w in works)
+@given(WORKS)
+def test_the_order_keeps_every_test(works):
+    assert sorted(w.name for w in in_order(works)) == sorted(w.name for w in works)
 
 
 def test_a_recipe_goes_where_its_control_is_made():
@@ -68,37 +68,9 @@ def test_another_split_has_another_digest():
     assert len(found) == 4
 
 
-def dealt(works: list[Work], workers: int) -> list[list[Work]]:
-    """The parts as pytest-xdist's WorkStealingScheduling deals them."""
-    pending, parts = list(works), []
-    for left in range(workers, 0, -1):
-        size = len(pending) // left
-        parts.append(pending[:size])
-        pending = pending[size:]
-    return parts
-
-
-@pytest.mark.parametrize("workers", [1, 3, 8])
-def test_each_worker_begins_with_a_longest_test_and_a_short_one_follows(workers):
-    works = [Work(f"test{n:02}", float(n * n)) for n in range(50)]
+def test_the_longest_test_comes_first_unless_its_order_says_otherwise():
+    works = [Work(f"test{n}", float(n), order=1.5 if n % 3 == 0 else None) for n in range(1, 7)]
+    controls = [Work("bf16 small", 0.0, "small", 9.0, order=math.inf), Work("bf16 tiny", 0.0, "tiny", 1.0, order=math.inf)]
     random.Random(0).shuffle(works)
-    parts = dealt(for_workers(works, workers), workers)
-    assert {part[0].seconds for part in parts} == {float(n * n) for n in range(50 - workers, 50)}
-    assert all(part[1] == min(part, key=lambda w: w.seconds) for part in parts)
-    sums = [sum(w.seconds for w in part) for part in parts]
-    assert max(sums) - min(sums) < 49**2
-
-
-def test_fewer_tests_than_workers_are_all_dealt():
-    assert [w.name for w in for_workers([Work("a", 1.0), Work("b", 2.0)], 5)] == ["b", "a"]
-    assert for_workers([], 3) == []
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_later_stages_are_the_last_of_each_worker(workers):
-    """Planted: the check of a cell's kernels began together with its training, and both compiled the same ones."""
-    works = [Work(f"test{n}", float(n), stage=(n % 4 == 0) + (n % 8 == 0)) for n in range(48)]
-    for part in dealt(for_workers(works, workers), workers):
-        stages = [w.stage for w in part]
-        assert stages == sorted(stages) and set(stages) == {0, 1, 2}
-        assert part[0].seconds == max(w.seconds for w in part if not w.stage)
+    wanted = ["bf16 small", "bf16 tiny", "test5", "test4", "test2", "test3", "test6", "test1"]
+    assert [w.name for w in in_order([*works, *reversed(controls)])] == wanted

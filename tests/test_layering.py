@@ -156,6 +156,7 @@ def test_only_the_gate_uses_pytest():
         "manifest",
         "options",
         "plugin",
+        "queue",
         "reporter",
         "run",
         "schedule",

@@ -56,9 +56,9 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     assert set((tmp_path / "compiler.txt").read_text().split()) == {"False"}
 
 
-def test_controls_come_first_and_what_needs_kernels_or_most_of_the_memory_last(monkeypatch):
+def test_controls_come_first_and_what_needs_most_of_the_memory_late(monkeypatch):
     """Seen on an H100: three recipes of small waited 45 s for their control, and eight workers behind a check that waited for memory."""
-    table = Seconds({Key(test, "tiny", "x", "native"): s for test, s in (("test_large", 9.5), ("test_autotune", 9.0), ("test_codes", 1.0))})
+    table = Seconds({Key(test, "tiny", "x", "native"): s for test, s in (("test_large", 9.5), ("test_autotune", 9.0), ("test_codes", 1.5))})
     names = [("test_large", "x"), ("test_codes", "x"), (cost.TRAINED, "x"), ("test_autotune", "x"), (cost.TRAINED, "bf16")]
     items: list[Any] = [SimpleNamespace(nodeid=f"a.py::{test}[{r}]", get_closest_marker=lambda marker: None) for test, r in names]
 
@@ -68,8 +68,8 @@ def test_controls_come_first_and_what_needs_kernels_or_most_of_the_memory_last(m
 
     order = Schedule(Any)  # type: ignore[arg-type]  # the order of tests needs no context
     monkeypatch.setattr(order, "_work", work)
-    assert [item.nodeid[6:] for item in order._ordered(items, 1)] == [
-        "test_loss_parity[bf16]", "test_loss_parity[x]", "test_codes[x]", "test_autotune[x]", "test_large[x]",
+    assert [item.nodeid[6:] for item in order._ordered(items)] == [
+        "test_loss_parity[bf16]", "test_loss_parity[x]", "test_autotune[x]", "test_codes[x]", "test_large[x]",
     ]  # fmt: skip
 
 
