@@ -127,9 +127,11 @@ def test_what_begins_after_the_first_validation_is_red(change, words, eager, mon
         ({"validation_every": 6, "steps": 12}, (5, 11)),
         ({"steps": 60}, (10, 59)),
         ({"steps": 8}, (3, 7)),
-        ({"steps": 2}, (0, 1)),
-        ({"steps": 1}, (0,)),
-        ({"validation_every": 1}, (0, 299)),
+        ({"steps": 3}, (1, 2)),
+        ({"steps": 2}, ()),
+        ({"steps": 1}, ()),
+        ({"validation_every": 2}, (1, 299)),
+        ({"validation_every": 1}, ()),
     ],
 )
 def test_the_early_step_is_before_the_first_validation(changes, found):
@@ -168,8 +170,7 @@ def test_the_gradient_of_the_same_arithmetic_is_equal_to_the_bit(accumulation, m
 
 def test_slices_give_the_same_gradient():
     """As on a GPU, which holds the activations of a captured step already."""
-    config = presets()["micro"].model
-    model = config.initial(0, CPU)
+    model = (config := presets()["micro"].model).initial(0, CPU)
     batch = loop.microbatches(corpus.load("topics"), SHORT, 0, 0, CPU)
     name = "layers.0.mlp.up_proj.weight"
     whole, parts = (probe.summed(model, {}, batch, config.loss_of, [name], n)[0].clone().float() / n for n in (1, 4))
@@ -189,11 +190,12 @@ def test_a_model_of_ones_own_is_probed_and_says_if_it_cannot_be():
     assert (made.probes, made.unprobed) == ([], "no weight of a linear that the recipe quantises is trained under its own name")
 
 
-def test_too_little_memory_for_the_reference_ends_the_probe_and_not_the_run(monkeypatch):
+@pytest.mark.parametrize("where", ["summed", "norms"])
+def test_too_little_memory_for_the_reference_ends_the_probe_and_not_the_run(where, monkeypatch):
     def full(*args: object) -> None:
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr(probe, "summed", full)
+    monkeypatch.setattr(probe, where, full)
     made = micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
     assert (made.probes, made.unprobed, len(made.loss)) == ([], "the memory of the GPU does not hold a second model in BF16", 4)
 
@@ -208,7 +210,7 @@ def test_another_error_of_the_reference_is_an_error_of_the_run(monkeypatch):
 
 
 def test_the_time_of_the_probe_is_no_time_of_the_run(monkeypatch, eager):
-    micro("te-current", schedule=replace(SHORT, steps=2, tail=2))  # imports and caches
+    micro("te-current", schedule=replace(SHORT, steps=3, tail=2))  # imports and caches
     summed = probe.summed
 
     def slow(*args):
@@ -216,8 +218,13 @@ def test_the_time_of_the_probe_is_no_time_of_the_run(monkeypatch, eager):
         return summed(*args)
 
     monkeypatch.setattr(probe, "summed", slow)
-    made = micro("te-current", schedule=replace(SHORT, steps=2, tail=2))
+    made = micro("te-current", schedule=replace(SHORT, steps=3, tail=2))
     assert len(made.probes) == 2 and made.seconds < 2 and made.step_seconds < 1
+
+
+def test_a_run_whose_first_step_alone_could_be_probed_says_so():
+    made = micro("te-delayed", schedule=replace(SHORT, steps=2, tail=2))
+    assert (made.probes, made.unprobed) == ([], "the first validation or the end of the run comes too early")
 
 
 def test_the_peak_memory_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
@@ -235,8 +242,7 @@ def test_the_peak_memory_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
 
 
 def test_the_peak_memory_of_a_process_is_that_before_the_first_probe(monkeypatch):
-    found = iter([5, 90])
-    monkeypatch.setattr(probe.PeakMemory, "_now", lambda self: next(found))
+    monkeypatch.setattr(probe.PeakMemory, "_now", iter([5, 90]).__next__)
     memory = probe.PeakMemory(CPU)
     for _ in range(2):
         memory.pause()

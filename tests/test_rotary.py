@@ -95,6 +95,13 @@ def test_a_norm_in_bf16_computes_in_fp32(dim):
         assert same(differentiated(lambda x, _, normed=normed: normed(x), inputs, grad), wanted)
 
 
+def test_the_gradient_of_a_rotation_has_a_gradient():
+    x, grad = operands(torch.float32)
+    (first,) = torch.autograd.grad(rotate(x, table()), x, grad.requires_grad_(), create_graph=True)
+    (second,) = torch.autograd.grad(first, grad, x.detach())
+    assert torch.equal(second, rotate(x.detach(), table()))
+
+
 def test_torch_func_takes_gradients_of_a_rotation():
     x, _ = operands(torch.float32)
     rotation = table()
