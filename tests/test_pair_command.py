@@ -107,6 +107,12 @@ def test_its_command_gives_the_same_table_again(folder, capsys):
     assert capsys.readouterr().out == table
 
 
+def test_its_command_names_a_recipe_that_is_not_the_default(folder, capsys):
+    """Otherwise the repeated report names the command of another recipe's gate."""
+    assert main(["verdict", "bf16", "fp8", "--recipe", "te-block", "--table"]) == 0
+    assert "fp8parity verdict bf16 fp8 --margin=0.0025 --tail=0.2 --recipe=te-block`" in capsys.readouterr().out
+
+
 def test_reports(folder, capsys):
     assert main(["verdict", "bf16", "gap.log", *(w for end in ("md", "html", "json") for w in ("--report", f"out.{end}"))]) == 1
     verdict = json.loads(Path("out.json").read_text())
