@@ -44,7 +44,7 @@ class Spent:
                 yield
             self.seconds += time.process_time() - before
 
-        probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # for good
+        probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # until this process ends
 
 
 def extent(what: str, values: list[float]) -> str:

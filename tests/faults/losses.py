@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,10 @@ def fault(
     source: str = "made up",
 ) -> Fault:
     return Fault(name, kind, source, plant, (Finding(Edited(recipe), place, blame, status, words=words),))
+
+
+changed = partial(fault, blame=Blame.RECIPE_MOVED, place="arithmetic")
+"""A fault that the gradient of a later step shows."""
 
 
 def _with(values: list[float], step: int, value: float) -> list[float]:
@@ -173,37 +178,29 @@ FAULTS = (
         "the losses equal BF16's to the bit: nothing was quantised",
         source="torchtitan, NeMo AutoModel",
     ),
-    fault(
+    changed(
         "quantisation lost after the first validation",
         Kind.RECIPE,
         edit(_probed(math.inf, math.inf)),
         "its gradient had an SQNR of 25.0 dB to BF16's in step 10 and is equal to BF16's in step 299",
-        blame=Blame.RECIPE_MOVED,
-        place="arithmetic",
     ),
-    fault(
+    changed(
         "nothing quantised in a run with other kernels than BF16's",
         Kind.RECIPE,
         edit(_probed(70.0, 65.0, early=72.0)),
         "the gradient is BF16's in steps 10 and 299",
-        blame=Blame.RECIPE_MOVED,
-        place="arithmetic",
     ),
-    fault(
+    changed(
         "scale breaks during the run",
         Kind.STATE,
         edit(_probed(6.0, 4.0), seeds=(2,)),
         "it became coarser, or a scale broke",
-        blame=Blame.RECIPE_MOVED,
-        place="arithmetic",
     ),
-    fault(
+    changed(
         "weight gradient lost during the run",
         Kind.RECIPE,
         edit(_probed(19.0, 0.0), seeds=(1,)),
         "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 299",
-        blame=Blame.RECIPE_MOVED,
-        place="arithmetic",
     ),
     fault(
         "optimiser with another beta2",
