@@ -111,3 +111,32 @@ def test_one_pair_has_the_degrees_of_freedom_of_welch_and_satterthwaite():
     freedom = variance**2 / (error**4 / df + 0.0006**4 / PUBLISHED.df)
     assert 0.2 < error / 0.0006 < 5, "both parts count"
     assert found.high - found.mean == pytest.approx(scipy.stats.t.ppf(0.95, freedom) * variance**0.5, rel=1e-9)
+
+
+def dipped(where: int, length: int, depth: float = -0.02, grows: float = 0.0) -> list[float]:
+    """A gap of 0.1% that grows evenly, with a dip (or a spike) of so many steps from step ``where`` on."""
+    gap = np.linspace(0.001, 0.001 + grows, STEPS)
+    gap[where : where + length] += depth
+    return gap.tolist()
+
+
+@pytest.mark.parametrize(("where", "length", "depth"), [(220, 20, -0.02), (240, 35, -0.02), (320, 20, 0.02), (320, 45, 0.02)])
+def test_a_sudden_move_that_comes_back_is_no_growth(tmp_path, where, length, depth):
+    """A dip in the third quarter, from step 200 to 300, or a spike in the last one: the last quarter is 0.4% higher or more."""
+    v = judged(tmp_path, curve(), curve(chaos=1).with_gap(dipped(where, length, depth)), Asked(margin=0.03))
+    assert "comes back" in lines(v, "shape") and "constant within noise" in lines(v, "shape"), lines(v, "shape")
+    assert v.status == "pass"
+
+
+@pytest.mark.parametrize("depth", [0.0, -0.02, 0.02])
+def test_growth_around_a_sudden_move_is_red(tmp_path, depth):
+    """A rise in the third quarter does not hide it either."""
+    v = judged(tmp_path, curve(), curve(chaos=1).with_gap(dipped(240, 30, depth, grows=0.005)), Asked(margin=0.02))
+    assert (v.status, v.headline) == ("fail", "the gap is growing")
+
+
+def test_a_dip_of_most_of_a_quarter_counts(tmp_path):
+    """What is left of the quarter would be compared with too little."""
+    v = judged(tmp_path, curve(), curve(chaos=1).with_gap(dipped(202, 94)), Asked(margin=0.02))
+    assert "comes back" in lines(v, "shape")
+    assert (v.status, v.headline) == ("fail", "the gap is growing")
