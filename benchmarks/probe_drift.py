@@ -3,6 +3,10 @@
     python benchmarks/probe_drift.py --model micro --seeds 0-2
     python benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
     python benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
+    python benchmarks/probe_drift.py --model mini --native --mode eager --recipe te-current --seeds 0-0 --off 100
+
+With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on. What is judged wrong
+stands at the end of the line. Compiled blocks and captured graphs do not see the switch, so the mode is eager.
 
 Each run is one line: the SQNR in dB of all quantised weights at both steps, its change, and the lowest of a single weight. The last line
 has the ranges over all runs, on which the limits of ``judging/arithmetic.py`` rest, and what the probes cost: the process time of a run
@@ -17,18 +21,26 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from fp8parity import recipes
+from fp8parity.judging import arithmetic
+from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes.conversion import nothing_left
 from fp8parity.records import sets
 from fp8parity.records.cell import DEFAULT_CORPUS, Execution, Mode
 from fp8parity.records.schema import Trajectory
 from fp8parity.training import loop, probe
 from fp8parity.training.hardware import detect
+from fp8parity.training.variants import Parts, Variant
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
+from torch import Tensor, nn
 
 
 class Spent:
@@ -45,6 +57,46 @@ class Spent:
             self.seconds += time.process_time() - before
 
         probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # until this process ends
+
+
+def switched_off(step: int) -> Variant:
+    """The fault of ``--off``."""
+
+    def plant(parts: Parts) -> Parts:
+        take, taken = parts.optimizer.step, iter(range(1, parts.schedule.steps + 1))
+
+        def counted(clip: float) -> Tensor:
+            report = take(clip)
+            if next(taken) == step:
+                switch_off(parts.model)
+            return report
+
+        parts.optimizer.step = counted  # type: ignore[method-assign]  # of one object
+        return parts
+
+    return Variant(f"off-{step}", "the linears compute in BF16 from a step on", plant)
+
+
+def switch_off(model: nn.Module) -> None:
+    """Let all linears of a converted model compute in BF16: emulated ones, those of torchao, and those of Transformer Engine."""
+    for module in model.modules():
+        if isinstance(module, EmulatedLinear):
+            module.spec = LinearSpec()
+        elif type(module).__name__ == "Float8Linear":
+            module.forward = partial(_plain, module)
+    if any(type(m).__module__.startswith("transformer_engine") for m in model.modules()):
+        model.forward = partial(_unquantised, model.forward)
+
+
+def _plain(linear: Any, x: Tensor) -> Tensor:
+    return F.linear(x, linear.weight, linear.bias)
+
+
+def _unquantised(forward: Any, *args: Tensor) -> Any:
+    import transformer_engine.pytorch as te
+
+    with te.fp8_autocast(enabled=False):
+        return forward(*args)
 
 
 def extent(what: str, values: list[float]) -> str:
@@ -75,8 +127,11 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-2", help="FIRST-LAST")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--mode", type=Mode, choices=list(Mode))
+    parser.add_argument("--off", type=int, metavar="STEP", help="plant a fault: FP8 is off after this step (--mode eager)")
     parser.add_argument("--from", dest="sets", type=Path, nargs="+", metavar="SET", help="read runs, and train none")
     args = parser.parse_args()
+    if args.off and args.mode != Mode.EAGER:
+        parser.error("--off needs --mode eager")
     if args.sets:
         runs = [r for r in sets.load(args.sets) if isinstance(r, Trajectory) and len(r.probes) == 2]
         print("\n".join([*map(line, runs), summary(runs)]))
@@ -90,10 +145,13 @@ def main() -> None:
     for name in names:
         for seed in range(first, last + 1):
             spent, before, terms = cost.seconds, time.process_time(), (preset.schedule, corpus.load(DEFAULT_CORPUS), seed)
-            made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode)
+            fault = switched_off(args.off) if args.off else None
+            made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode, variant=fault)
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))
-            print(f"{line(made)}; {ratios[-1]:.3f} times the process time", flush=True)
+            change = arithmetic.change([made])
+            judged = change.text if change else "nothing is judged wrong"
+            print(f"{line(made)}; {ratios[-1]:.3f} times the process time; {judged}", flush=True)
             found.append(made)
     print(summary(found))
     print(f"process time with the probes: {statistics.median(ratios):.3f} times ({min(ratios):.3f} to {max(ratios):.3f})")

@@ -105,6 +105,54 @@ def test_the_power_is_that_between_two_moves_of_the_counter(monkeypatch):
     assert monitor.watts == pytest.approx([700], rel=1e-9)
 
 
+class Driver:
+    """A driver that samples the utilisation every 0.2 s, and a clock that only sleep moves. This process worked until it stops at 100.07 s;
+    ``others`` are the loads of other processes by the end of their samples."""
+
+    def __init__(self, others: dict[float, int], keeps: bool = True) -> None:
+        self.now, self.others, self.keeps = 100.07, others, keeps
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def samples(self, handle: object, kind: int, after: int) -> tuple[int, list[SimpleNamespace]]:
+        ends = [n * 200_000 for n in range(490, 520) if after < n * 200_000 <= self.now * 1e6]
+        if not self.keeps or not ends:
+            raise FakeError
+        busy = {end: 99 if end <= 100_200_000 else self.others.get(end / 1e6, 0) for end in ends}
+        return 1, [SimpleNamespace(timeStamp=end, sampleValue=SimpleNamespace(uiVal=busy[end])) for end in reversed(ends)]
+
+    def monitor(self, monkeypatch) -> gpu_monitor.GPUMonitor:
+        nvml = FakeNvml([7, 7], [], [])
+        nvml.NVMLError, nvml.NVML_GPU_UTILIZATION_SAMPLES, nvml.nvmlDeviceGetSamples = FakeError, 1, self.samples
+        monkeypatch.setitem(sys.modules, "pynvml", nvml)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
+        monkeypatch.setattr(gpu_monitor.time, "time", lambda: self.now)
+        monkeypatch.setattr(gpu_monitor.time, "sleep", self.sleep)
+        monitor = gpu_monitor.GPUMonitor(torch.device("cpu"))
+        monitor.handle = "gpu"
+        return monitor
+
+
+class FakeError(Exception):
+    """NVML's error for no new sample, and for a driver that keeps none."""
+
+
+@pytest.mark.parametrize(("others", "found"), [({}, 0), ({100.4: 40}, 40), ({100.6: 60}, 60), ({100.2: 80, 100.8: 90}, 0)])
+def test_two_whole_samples_tell_the_load_of_others(monkeypatch, others, found):
+    """The sample that ends at 100.2 s holds work of this process. Those that end at 100.4 and 100.6 s begin after it."""
+    driver = Driver(others)
+    monitor = driver.monitor(monkeypatch)
+    assert monitor._utilisation() == found
+    assert 100.6 <= driver.now < 100.65
+
+
+def test_a_driver_that_keeps_no_samples_is_asked_after_a_second(monkeypatch):
+    driver = Driver({}, keeps=False)
+    assert driver.monitor(monkeypatch)._utilisation() == 7
+    assert driver.now >= 100.07 + gpu_monitor.SETTLE
+
+
 def test_a_gpu_that_tells_no_energy_has_no_power(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([0], [], []))
     monitor = gpu_monitor.GPUMonitor(torch.device("cpu"))
