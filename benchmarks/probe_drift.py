@@ -5,8 +5,9 @@
     python benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
     python benchmarks/probe_drift.py --model mini --native --mode eager --recipe te-current --seeds 0-0 --off 100
 
-With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on. What is judged wrong
-stands at the end of the line. Compiled blocks and captured graphs do not see the switch, so the mode is eager.
+With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on, or the first of them
+with ``--share``. What is judged wrong stands at the end of the line. Compiled blocks and captured graphs do not see the switch, so the mode
+is eager.
 
 Each run is one line: the SQNR in dB of all quantised weights at both steps, its change, and the lowest of a single weight. The last line
 has the ranges over all runs, on which the limits of ``judging/arithmetic.py`` rest, and what the probes cost: the process time of a run
@@ -16,6 +17,7 @@ with them, in units of that without. Recipes run emulated, or natively with ``--
 from __future__ import annotations
 
 import argparse
+import datetime
 import statistics
 import time
 import warnings
@@ -28,7 +30,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fp8parity import recipes
-from fp8parity.judging import arithmetic
+from fp8parity.judging import arithmetic, measured_numbers, policy
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes.conversion import nothing_left
@@ -59,8 +61,8 @@ class Spent:
         probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # until this process ends
 
 
-def switched_off(step: int) -> Variant:
-    """The fault of ``--off``."""
+def switched_off(step: int, share: float) -> Variant:
+    """The fault of ``--off`` and ``--share``."""
 
     def plant(parts: Parts) -> Parts:
         take, taken = parts.optimizer.step, iter(range(1, parts.schedule.steps + 1))
@@ -68,35 +70,42 @@ def switched_off(step: int) -> Variant:
         def counted(clip: float) -> Tensor:
             report = take(clip)
             if next(taken) == step:
-                switch_off(parts.model)
+                linears = [m for m in parts.model.modules() if _quantised(m)]
+                for linear in linears[: round(share * len(linears))]:
+                    switch_off(linear)
             return report
 
         parts.optimizer.step = counted  # type: ignore[method-assign]  # of one object
         return parts
 
-    return Variant(f"off-{step}", "the linears compute in BF16 from a step on", plant)
+    return Variant(f"off-{step}", "linears compute in BF16 from a step on", plant)
 
 
-def switch_off(model: nn.Module) -> None:
-    """Let all linears of a converted model compute in BF16: emulated ones, those of torchao, and those of Transformer Engine."""
-    for module in model.modules():
-        if isinstance(module, EmulatedLinear):
-            module.spec = LinearSpec()
-        elif type(module).__name__ == "Float8Linear":
-            module.forward = partial(_plain, module)
-    if any(type(m).__module__.startswith("transformer_engine") for m in model.modules()):
-        model.forward = partial(_unquantised, model.forward)
+def _quantised(module: nn.Module) -> bool:
+    """Whether this is a linear of this project's emulation, of torchao or of Transformer Engine."""
+    vendor = type(module).__module__.startswith("transformer_engine") and type(module).__name__ == "Linear"
+    return isinstance(module, EmulatedLinear) or type(module).__name__ == "Float8Linear" or vendor
+
+
+def switch_off(linear: nn.Module) -> None:
+    """Let a quantised linear compute in BF16."""
+    if isinstance(linear, EmulatedLinear):
+        linear.spec = LinearSpec()
+    elif type(linear).__name__ == "Float8Linear":
+        linear.forward = partial(_plain, linear)
+    else:
+        linear.forward = partial(_unquantised, linear.forward)
 
 
 def _plain(linear: Any, x: Tensor) -> Tensor:
     return F.linear(x, linear.weight, linear.bias)
 
 
-def _unquantised(forward: Any, *args: Tensor) -> Any:
+def _unquantised(forward: Any, *args: Tensor, **options: Any) -> Any:
     import transformer_engine.pytorch as te
 
     with te.fp8_autocast(enabled=False):
-        return forward(*args)
+        return forward(*args, **options)
 
 
 def extent(what: str, values: list[float]) -> str:
@@ -128,6 +137,8 @@ def main() -> None:
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--mode", type=Mode, choices=list(Mode))
     parser.add_argument("--off", type=int, metavar="STEP", help="plant a fault: FP8 is off after this step (--mode eager)")
+    parser.add_argument("--share", type=float, default=1.0, help="the share of the linears in which it is off")
+    parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     parser.add_argument("--from", dest="sets", type=Path, nargs="+", metavar="SET", help="read runs, and train none")
     args = parser.parse_args()
     if args.off and args.mode != Mode.EAGER:
@@ -137,6 +148,7 @@ def main() -> None:
         print("\n".join([*map(line, runs), summary(runs)]))
         return
     warnings.simplefilter("ignore")
+    rules, numbers = policy.load(args.golden_dir, datetime.date.today()), measured_numbers.load(args.golden_dir)
     preset, found, ratios = presets()[args.model], list[Trajectory](), list[float]()
     cost, device = Spent(), torch.device(detect(None).device)
     first, last = map(int, args.seeds.split("-"))
@@ -145,11 +157,11 @@ def main() -> None:
     for name in names:
         for seed in range(first, last + 1):
             spent, before, terms = cost.seconds, time.process_time(), (preset.schedule, corpus.load(DEFAULT_CORPUS), seed)
-            fault = switched_off(args.off) if args.off else None
+            fault = switched_off(args.off, args.share) if args.off else None
             made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode, variant=fault)
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))
-            change = arithmetic.change([made])
+            change = arithmetic.change([made]) or arithmetic.beside([made], rules, numbers)
             judged = change.text if change else "nothing is judged wrong"
             print(f"{line(made)}; {ratios[-1]:.3f} times the process time; {judged}", flush=True)
             found.append(made)

@@ -1,0 +1,121 @@
+"""The two SQNRs of a run's gradient are measured numbers with bands: a seed repeats within tenths of a dB, whatever machine trains it."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fp8parity.judging import arithmetic, goldens, measured_numbers, policy
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.verdict import LossDetail, Verdict
+from fp8parity.records import sets
+from fp8parity.records.schema import AnyRecord, Trajectory
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+GATES = ("h200-gate-fifth", "h200-gate-sixth", "h200-gate-seventh", "h200-x2-gate", "h100-gate-sixth")
+
+
+@cache
+def reference():
+    return policy.load(GOLDEN, datetime.date(2026, 11, 26)), measured_numbers.load(GOLDEN)
+
+
+@cache
+def runs_of(gate: str) -> tuple[Trajectory, ...]:
+    return tuple(r for r in sets.load([GOLDEN / f"records/{gate}.zip"]) if isinstance(r, Trajectory))
+
+
+def one(recipe: str = "te-current", model: str = "mini", seed: int = 0) -> Trajectory:
+    [found] = [r for r in runs_of("h200-gate-sixth") if (r.cell.recipe, r.cell.model, r.seed) == (recipe, model, seed)]
+    return found
+
+
+def shifted(run: Trajectory, early: float = 0.0, late: float = 0.0) -> Trajectory:
+    first, last = run.probes
+    return run.model_copy(
+        update={
+            "probes": [first.model_copy(update={"sqnr": first.sqnr + early}), last.model_copy(update={"sqnr": last.sqnr + late})],
+        }
+    )
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_sound_runs_are_at_their_numbers(gate):
+    """36 runs of each gate. Two of these sets gave the numbers."""
+    found = [arithmetic.beside([run], *reference()) for run in runs_of(gate)]
+    assert (sum(len(run.probes) == 2 for run in runs_of(gate)), [f for f in found if f]) == (36, [])
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "words"),
+    [
+        (0.6, 0, "in step 10, +0.6 dB from its number (measured"),
+        (-0.6, 0, "in step 10, -0.6 dB"),
+        (0, 2, "in step 199, +2.0 dB"),
+        (0, -2, "in step 199, -2.0 dB"),
+        (0.2, 0.7, ""),
+    ],
+)
+def test_both_steps_have_a_band_on_both_sides(early, late, words):
+    found = arithmetic.beside([one(), shifted(one(), early, late)], *reference())
+    assert (found is not None and words in found.text) == bool(words)
+    if found:
+        assert ("less was quantised" in found.text) == (early + late > 0)
+        assert found.failing.value == pytest.approx(early + late, abs=0.1)
+
+
+@pytest.mark.parametrize("change", ["seed", "fused", "no probes", "equal to the bit"])
+def test_without_a_number_nothing_is_held_to_it(change):
+    run = shifted(one(), 5, 5)
+    other: dict[str, dict[str, Any]] = {
+        "seed": {"seed": 99},
+        "fused": {"cell": run.cell.model_copy(update={"execution": "fused"})},
+        "no probes": {"probes": []},
+        "equal to the bit": {"probes": [p.model_copy(update={"sqnr": math.inf}) for p in run.probes]},
+    }
+    assert arithmetic.beside([run], *reference()), "the same run is red with its number"
+    assert arithmetic.beside([run.model_copy(update=other[change])], *reference()) is None
+
+
+def verdict(records: list[AnyRecord]) -> tuple[Verdict, LossDetail]:
+    [machine] = evaluate(records, goldens.load(GOLDEN), reference()[0])
+    [(found, detail)] = [(v, v.loss) for v in machine.verdicts if v.cell.recipe == "te-current" and v.loss]
+    return found, detail
+
+
+def mini(late: float = 0.0, bf16: float = 1.0) -> list[AnyRecord]:
+    """te-current and BF16 at mini, with the last SQNR moved, and all losses of both scaled as if the framework had moved."""
+    kept = [r for r in runs_of("h200-gate-sixth") if r.cell.model == "mini" and r.cell.recipe in ("bf16", "te-current")]
+    return [shifted(scaled(r, bf16), late=late) if r.probes else scaled(r, bf16) for r in kept]
+
+
+def scaled(run: Trajectory, factor: float) -> Trajectory:
+    validation = [(step, loss * factor) for step, loss in run.validation]
+    return run.model_copy(update={"loss": [loss * factor for loss in run.loss], "validation": validation})
+
+
+def test_a_run_off_its_number_is_red_and_the_recipe_moved():
+    assert verdict(mini())[0].status == "pass"
+    red, detail = verdict(mini(late=2))
+    assert (red.status, detail.moved) == ("fail", "the recipe moved, not the framework")
+    assert red.headline.startswith(
+        "the recipe's gradient has an SQNR of 23.2 dB to BF16's in step 199, +2.0 dB from its number (measured 21.1756 +- 1.25"
+    )
+    assert red.headline.endswith("seed 0: less was quantised, or more finely")
+
+
+def test_a_framework_that_moved_is_not_blamed_on_the_recipe():
+    """BF16 has other weights then, and the numbers say nothing about its gradients."""
+    found, detail = verdict(mini(late=2, bf16=1.02))
+    assert (found.status, detail.changed) == ("drift", None)
+
+
+def test_a_set_gives_a_number_for_each_seed_and_step():
+    [machine] = sets.machines(list(runs_of("h200-gate-sixth")))
+    found = [m for record in arithmetic.measured(machine) for m in record.values]
+    assert len(found) == 72
+    assert {(m.metric, m.where) for m in found} == {(name, f"seed {n}") for name in arithmetic.MEASURED_METRICS for n in (0, 1)}
