@@ -9,6 +9,9 @@ import two_sides
 from fp8parity.judging import loss_goldens
 from fp8parity.judging.compare import compare
 from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.verdict import Status, VerdictChange
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.probed import Probed
 from two_sides import POLICY, change, compared
 
 
@@ -116,3 +119,40 @@ def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
     assert gain.code == 2 and "better" in gain.sentence and "; the goldens refuse NEW and not OLD: " in gain.sentence
     mended = compare(runs(**other), runs("2.13.0"), stored, POLICY)
     assert mended.code == 0 and not any(v.turned_red for v in mended.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "red"),
+    [
+        ("pass", "fail", True),
+        ("pass", "inconclusive", True),
+        ("known", "no-golden", True),
+        ("inconclusive", "fail", True),
+        ("no-golden", "drift", True),
+        ("stale", "error", True),
+        ("inconclusive", "no-golden", False),
+        ("fail", "drift", False),
+        ("fail", "inconclusive", False),
+        ("inconclusive", "pass", False),
+    ],
+)
+def test_a_verdict_that_decided_nothing_does_not_hide_a_red_one(old: Status, new: Status, red):
+    cell = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
+    assert VerdictChange(cell=cell, check="loss parity", old=old, new=new, why="").turned_red == red
+
+
+@pytest.mark.parametrize(
+    ("side", "effect", "code"), [("NEW", "regression", 1), ("OLD", "gain", 0), ("neither", "none", 0), ("both", "none", 0)]
+)
+def test_fp8_that_is_lost_on_the_way_is_seen_without_a_golden(runs, side, effect, code):
+    def probed(lost: bool) -> dict[str, list[Probed]]:
+        values = (10, 25.0), (99, float("inf") if lost else 23.0)
+        return {"probes": [Probed(step=step, sqnr=sqnr, worst=sqnr, where="a") for step, sqnr in values]}
+
+    found = compared(runs(**probed(side in ("OLD", "both"))), runs("2.13.0", **probed(side in ("NEW", "both"))))
+    assert (change(found).effect, found.code) == (effect, code)
+    if side in ("OLD", "NEW"):
+        assert (change(found).moved, change(found).notes[0].startswith(f"in {side}: the recipe's arithmetic changed")) == (
+            "recipe moved",
+            True,
+        )
