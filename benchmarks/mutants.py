@@ -48,7 +48,7 @@ TESTS = {
     "judging/compare/loss": "compare_loss compare compare_sets",
     "judging/compare/numerics": "compare_numerics",
     "judging/compare/speed": "compare_speed",
-    "judging/completeness": "completeness whole_shards references compare_added lost",
+    "judging/completeness": "completeness made_good whole_shards references compare_added lost",
     "judging/coverage": "coverage",
     "judging/evaluate": "evaluate record_sets judge",
     "judging/first_step": "first_step measured_numbers",

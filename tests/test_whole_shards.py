@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fp8parity.judging.completeness import lost_shards, missing
-from fp8parity.records.manifest import Outcome, Selected, Shard
+from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from test_completeness import note, runs
 
 __all__ = ["runs"]  # a fixture
@@ -46,14 +48,50 @@ def test_shards_that_checked_no_recipe_are_no_gate(trajectory, control: bool, re
     assert found == ([words] if alone else [])
 
 
-@pytest.mark.parametrize("other", [{"split": "b" * 64}, {"packages": {"torch": "9.9"}}], ids=str)
-def test_shards_of_another_split_or_other_packages_are_no_whole_set(trajectory, other):
-    packages = {"packages": other["packages"]} if "packages" in other else {}
+GPU: dict[str, Any] = {"device": "NVIDIA H100", "capability": [9, 0], "cuda": "13.0", "driver": "580"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"split": "b" * 64}, {"packages": {"torch": "9.9"}}, {"device": "NVIDIA H200"}, {"driver": "590"}, {"cuda": "99.0"}],
+    ids=str,
+)
+def test_shards_of_another_split_or_another_machine_are_no_whole_set(trajectory, other):
     strange = SHARDS[1].model_copy(update={k: v for k, v in other.items() if k == "split"})
-    notes = [note(trajectory, [], session=str(s.index), shard=s) for s in (SHARDS[0], SHARDS[2])]
-    found = lost_shards([*notes, note(trajectory, [], session="2", shard=strange, **packages)])
+    there = {**GPU, **{k: v for k, v in other.items() if k != "split"}}
+    notes = [note(trajectory, [], session=str(s.index), shard=s, **GPU) for s in (SHARDS[0], SHARDS[2])]
+    found = lost_shards([*notes, note(trajectory, [], session="2", shard=strange, **there)])
     assert [line.split(" (split")[0] for line in found] == [
         "shard 2 of 3 is missing, and shard 1, 3 is here",
         "shard 1, 3 of 3 is missing, and shard 2 is here",
     ]
-    assert all(line.endswith("; another shard was split differently, or had other packages") for line in found)
+    why = "; another shard was split differently, or had another device, CUDA or driver, or other packages"
+    assert all(line.endswith(why) for line in found)
+
+
+def gate(trajectory, name: str, *indices: int, **machine: Any) -> list[Manifest]:
+    return [note(trajectory, [], session=f"{name} {i}", shard=SHARDS[i - 1], **machine) for i in indices]
+
+
+@pytest.mark.parametrize("changes", [{"device": "NVIDIA H200"}, {"driver": "590"}, {"cuda": "99.0"}], ids=str)
+def test_the_gate_of_another_machine_does_not_cover_a_lost_shard(trajectory, changes):
+    whole, there = gate(trajectory, "a", 1, 2, 3, **GPU), {**GPU, **changes}
+    [line] = missing([*whole, *gate(trajectory, "b", 1, 3, **there)], [])
+    assert line.startswith("shard 2 of 3 is missing, and shard 1, 3 is here")
+    assert missing([*whole, *gate(trajectory, "b", 1, 2, 3, **there)], []) == []
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "lost"),
+    [((1, 3), (2,), 0), ((1, 3), (2, 3), 0), ((1,), (2,), 1), ((1, 2, 3), (1, 3), 1), ((1, 2, 3), (1, 2, 3), 0)],
+)
+def test_a_ci_may_give_the_shards_cpus_of_several_models(trajectory, here, there, lost):
+    """A CPU that has all shards is a gate of its own, and covers nothing of another."""
+    cpus: dict[str, Any] = {"capability": None, "cuda": None, "driver": None}
+    both = gate(trajectory, "a", *here, device="EPYC", **cpus) + gate(trajectory, "b", *there, device="Xeon", **cpus)
+    assert len(lost_shards(both)) == lost
+
+
+def test_a_shard_on_a_node_that_lost_its_gpu_is_not_one_of_the_gate(trajectory):
+    fell_back = gate(trajectory, "b", 2, device="EPYC", capability=None, cuda=None, driver=None)
+    assert len(lost_shards([*gate(trajectory, "a", 1, 3, **GPU), *fell_back])) == 2
