@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fp8parity.judging.pair.aligned import align, correlation, identical, paired
+from fp8parity.judging.pair.aligned import align, correlation, emptied, identical, paired
 from fp8parity.judging.pair.finding import Finding
 from plain_runs import both, noisy, run
 
@@ -114,6 +114,29 @@ def test_the_first_point_of_another_schedule_or_batch_is_named():
     pair = align(run(noisy(100), **equal), run(noisy(100), "fp8", learning_rate=rates, batch=batch))
     text = "learning rates differ from step 99 on (1000 and 998.5); tokens or samples a step differ from step 98 on (1000 and 1002)"
     assert paired(pair) == Finding("pair", f"{text}; correlation of the detrended losses 1.000", "inconclusive", True, NO_PAIR)
+
+
+@pytest.mark.parametrize(
+    ("odd", "even", "says"),
+    [(math.nan, 2.0, "not logged at the same points"), (1.0, 2.0, "equal at the 50 of 100 points at which both runs logged them")],
+)
+def test_values_at_other_points_are_not_called_equal(odd, even, says):
+    """BF16 logs odd steps. FP8 logs even ones, with another rate, or all."""
+    pair = align(run(noisy(100), learning_rate=[1.0, math.nan] * 50), run(noisy(100), "fp8", learning_rate=[odd, even] * 50))
+    text = f"learning rates {says}; tokens or samples a step not logged; correlation of the detrended losses 1.000"
+    assert paired(pair) == Finding("pair", text, "pass")
+
+
+def test_an_empty_loss_at_the_end_does_not_make_a_run_shorter():
+    """Where the other run has a loss, too. Otherwise it ended there."""
+    whole, short = run(noisy(40)), run(noisy(20), "fp8")
+    for empty in ([40], [39, 45]):
+        assert align(whole, short.model_copy(update={"empty": empty})).at[-1] == 20
+        assert align(short.model_copy(update={"empty": empty}), whole).at[-1] == 20
+    with pytest.raises(ValueError, match="the second at 20"):
+        align(whole, short.model_copy(update={"empty": [45]}))
+    lost = whole.model_copy(update={"loss": [*noisy(39), math.nan]})
+    assert (emptied(short.model_copy(update={"empty": [38, 40, 45]}), lost), emptied(short, lost)) == ([38], [])
 
 
 def test_twenty_changes_are_enough_to_see_a_pair():

@@ -6,10 +6,11 @@ import math
 
 import numpy as np
 import pytest
-from fp8parity.judging.pair.aligned import align
+from fp8parity.judging.pair.aligned import Aligned, align
 from fp8parity.judging.pair.finding import PUBLISHED, Asked, Finding
 from fp8parity.judging.pair.noise import grain, holes, interval, run_to_run, tail_of
 from fp8parity.judging.stats import batch_error
+from fp8parity.judging.verdict import Status
 from fp8parity.runs.run import Run
 from plain_runs import both, noisy, run
 from scipy import stats
@@ -118,6 +119,44 @@ def test_a_filter_may_hide_a_nan_where_none_was_seen():
     assert holes([align(hiding, hiding)], Asked(unfiltered=True)) == [Finding("holes", "none: every point is there and finite", "pass")]
     seen = run(noisy(), "fp8", hides="it does", not_finite=[5])
     assert [f.status for f in holes([align(run(noisy()), seen)], Asked())] == ["fail"]
+
+
+def test_an_empty_loss_beside_other_metrics_is_a_nan_where_the_other_run_has_a_loss():
+    """Not at step 3, which the other run has no loss for, and not after --until."""
+    whole, gaps = run(noisy(), "b"), emptied([3, *range(300, 310)], learning_rate=[1.0] * 390)
+    some = run(noisy(), "b", loss=[math.nan if at == 3 else x for at, x in enumerate(noisy(), 1)], not_finite=[])
+    cases: list[tuple[Aligned, str, str, Status]]
+    cases = [(align(some, gaps), "FP8", "BF16", "fail"), (align(gaps, some), "BF16", "FP8", "inconclusive")]
+    for pair, name, other, status in cases:
+        where = f"{name}'s loss is empty at step 300 (10 in all)"
+        text = f"{where}, where {other} has a loss, and the learning rate or gradient norm is there: it was not finite"
+        assert holes([pair], Asked())[0] == Finding("holes", text, status, True, f"{where}: it was not finite")
+        assert "300 (1 in all)" in holes([pair], Asked(until=300))[0].text
+        assert not [f for f in holes([pair], Asked(until=299)) if f.status]
+    same = align(whole, whole.model_copy(update={"empty": [500]}))
+    assert holes([same], Asked()) == [Finding("holes", "none: every point is there and finite", "pass")]
+
+
+def emptied(empty: list[int], **metrics: list[float]) -> Run:
+    """An FP8 run without a loss at steps 300 to 309."""
+    return without(noisy(), range(300, 310)).model_copy(update={"empty": empty, **metrics})
+
+
+@pytest.mark.parametrize("metric", ["learning_rate", "grad_norm"])
+@pytest.mark.parametrize(
+    ("empty", "seed", "beside", "sure"),
+    [([500], 0, True, False), ([], 1, True, False), ([], 0, False, False), ([], 0, True, True)],
+    ids=["BF16 has such rows", "no pair", "never beside a loss", "sure"],
+)
+def test_an_empty_loss_is_undecided_if_it_may_be_logged_elsewhere(metric, empty, seed, beside, sure):
+    where = "FP8's loss is empty at step 300 (10 in all)"
+    text = f"{where}, where BF16 has a loss, and the learning rate or gradient norm is there: perhaps it was not finite"
+    gaps = emptied(list(range(300, 310)), **({metric: [1.0] * 390} if beside else {}))
+    found = holes([align(run(noisy(seed=seed), empty=empty), gaps)], Asked())[0]
+    if sure:
+        assert (found.status, found.decisive) == ("fail", True)
+    else:
+        assert found == Finding("holes", text, "inconclusive", False, f"{where}: perhaps it was not finite")
 
 
 def test_equal_runs_lie_apart_by_what_is_published_or_said_or_repeated():

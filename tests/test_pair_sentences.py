@@ -122,6 +122,18 @@ def test_a_repeat_of_bf16_measures_the_spread():
     assert (near.status, near.headline) == ("pass", "parity with BF16, on one pair and repeats of BF16")
 
 
+@pytest.mark.parametrize(("fp8s", "said"), [([math.nan, 1.0] * 200, True), ([math.nan] * 398 + [1.0] * 2, False)])
+def test_metrics_that_were_logged_at_other_points_are_not_checked(fp8s, said):
+    """In one of two pairs. A point that both runs have is compared."""
+    rates = [1.0, math.nan] * 200
+    first, second = run(OTHER, learning_rate=rates), run([x * 1.0001 for x in OTHER], "fp8", learning_rate=fp8s)
+    whole = run(BF16, learning_rate=[1.0] * 400), run(fp8(), "fp8", learning_rate=[1.0] * 400)
+    v = judge([whole[0], first], [whole[1], second], Asked())
+    assert ("learning rates (not logged at the same points)" in v.unchecked) == said
+    assert ("learning rates equal at the 1 of 400 points at which both runs logged them" in v.lines[1][1]) != said
+    assert v.status == "pass"
+
+
 def test_a_repeat_that_is_no_pair_with_bf16_is_refused():
     apart = f"correlation of the detrended losses 0.101, below 0.4: other batches; {UNLOGGED}"
     with pytest.raises(ValueError, match=f"^{re.escape(f'again is no repeat of bf16: {apart}')}$"):
