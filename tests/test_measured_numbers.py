@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import first_step, measured_numbers
+from fp8parity.judging import measured_numbers, run_numbers
 from fp8parity.judging.measured_numbers import DIGITS, REWRITTEN, MeasuredNumbers, Number, NumberKey, Source, load, updated, write
 from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
@@ -182,7 +182,7 @@ def again(name: str) -> MeasuredNumbers:
     rules, numbers = stored()[1], MeasuredNumbers()
     path = GOLDEN / "records" / name
     for machine in sets.machines(sets.load([path])):
-        made = [*machine.checks.values(), *first_step.measured(machine)]
+        made = [*machine.checks.values(), *run_numbers.of_runs(machine)]
         numbers, _ = updated(numbers, made, Source.of(machine.records, path.name), rules)
     return numbers
 
