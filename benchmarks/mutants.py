@@ -35,7 +35,8 @@ from mutations import Key, Mutant, mutants
 ROOT = Path(__file__).parents[1]
 PACKAGE = "fixtures/fp8parity"
 TESTS = {
-    "judging/arithmetic": "arithmetic",
+    "judging/arithmetic": "arithmetic probe_numbers",
+    "judging/run_numbers": "measured_numbers probe_numbers",
     "judging/loss_curves": "loss_curves loss_curve_findings judge",
     "judging/bounds": "complete_records judge_numerics policy measured_numbers first_step",
     "judging/calibration": "calibration_edges calibration",
