@@ -88,6 +88,51 @@ def test_what_a_file_tells(write: Write, name: str, old: str | None, new: str | 
     assert write(name, old, new) == [f"golden/{line}" for line in lines]
 
 
+def rows(table: str, *recipes: str) -> str:
+    """Rows of a table, one for each recipe ("": a row that selects every cell)."""
+    return "".join(f"[[{table}]]\n" + (f'recipe = "{r}"\n' if r else "") + f'band = 1\nwhy = "of {r}"\n' for r in recipes)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lines"),
+    [
+        (rows("loss", "", *"abcdefg"), rows("loss", *"abcdefg", ""), ["[[loss]] every cell: moved from row 1 to row 8; later rows win"]),
+        (rows("band", *"abcd"), rows("band", *"dabc"), ["[[band]] recipe d: moved from row 4 to row 1; later rows win"]),
+        (rows("speed", *"abc"), rows("speed", *"ac"), ["- [[speed]] recipe b (of b)"]),
+        (rows("speed", *"abc"), rows("speed", *"axbc"), ["+ [[speed]] recipe x: band = 1 (of x)"]),
+        (
+            rows("rule", *"abcdef"),
+            rows("rule", *"cxbefa"),
+            [
+                "- [[rule]] recipe d (of d)",
+                "+ [[rule]] recipe x: band = 1 (of x)",
+                "[[rule]] recipe c: moved from row 3 to row 1; later rows win",
+                "[[rule]] recipe a: moved from row 1 to row 6; later rows win",
+            ],
+        ),
+        (rows("alike", *"ab") + rows("loss", *"ab"), rows("loss", *"ab") + rows("alike", *"ab"), ["only its layout changed"]),
+        (rows("metric", *"abc"), rows("metric", *"bca"), ["[[metric]] recipe a: moved from row 1 to row 3"]),
+        ("[[loss]]\nrecipe = ['b']\n", "[[loss]]\nrecipe = 'b'\n\n# b\n", ["only its layout changed"]),
+        ("[[known]]\nnumber = [{ low = nan }]\n", "# nan\n[[known]]\nnumber = [{ low = nan }]\n", ["only its layout changed"]),
+        ("[[x]]\nlow = nan\nhigh = 1\n", "[[x]]\nlow = nan\nhigh = 2\n", ["[[x]] every cell: high 1 -> 2 (+1) (no reason given)"]),
+        (
+            rows("loss", "", "a", ""),
+            rows("loss", "", "", "a"),
+            ["[[loss]] every cell (row 2): moved from row 3 to row 2; later rows win"],
+        ),
+    ],
+)  # fmt: skip
+def test_the_order_of_rows_is_told(write: Write, old: str, new: str, lines: list[str]):
+    """The last row that selects a cell applies, so a row that moved says something else. As few rows as possible are named."""
+    assert write("policy.toml", old, new) == [f"golden/policy.toml: {line}" for line in lines]
+
+
+@pytest.mark.parametrize("table", ["loss", "golden", "speed", "gemm", "rule", "band", "complete"])
+def test_later_rows_win_in_each_table_that_selects_cells(write: Write, table: str):
+    told = f"golden/policy.toml: [[{table}]] recipe a: moved from row 1 to row 3; later rows win"
+    assert write("policy.toml", rows(table, *"abc"), rows(table, *"bca")) == [told]
+
+
 def test_goldens_of_gemms_tell_their_ratios(golden: Path):
     def stored(training: float) -> list[str]:
         gemm_goldens.store(golden, made(training=training), ROW)
