@@ -121,6 +121,29 @@ def test_a_run_off_its_number_is_red_and_the_recipe_moved():
     assert red.headline.endswith("seed 0: less was quantised, or more finely")
 
 
+def test_the_whole_sentence_of_a_run_that_is_coarser():
+    found = arithmetic.beside([shifted(one(), early=-1)], *reference())
+    assert found is not None
+    assert found.text == (
+        "the recipe's gradient has an SQNR of 24.1 dB to BF16's in step 10, -1.0 dB from its number (measured 25.1119 +- 0.4, "
+        "source 27b5818d), seed 0: more was quantised, or more coarsely"
+    )
+    assert (found.failing.metric, found.failing.where) == ("arithmetic", "early gradient sqnr @ seed 0")
+
+
+def test_the_first_and_the_last_probe_count():
+    early, late = one().probes
+    wrong = early.model_copy(update={"sqnr": 90.0})
+    assert arithmetic.beside([one().model_copy(update={"probes": [early, wrong, late]})], *reference()) is None
+    assert arithmetic.beside([one().model_copy(update={"probes": [wrong]})], *reference()) is None
+
+
+def test_a_cell_with_one_run_gives_its_numbers():
+    [machine] = sets.machines([one()])
+    [record] = arithmetic.measured(machine)
+    assert (record.cell, record.session, [m.value for m in record.values]) == (one().cell, one().session, [p.sqnr for p in one().probes])
+
+
 def test_a_framework_that_moved_is_not_blamed_on_the_recipe():
     """BF16 has other weights then, and the numbers say nothing about its gradients."""
     found, detail = verdict(mini(late=2, bf16=1.02))
@@ -131,4 +154,5 @@ def test_a_set_gives_a_number_for_each_seed_and_step():
     [machine] = sets.machines(list(runs_of("h200-gate-sixth")))
     found = [m for record in arithmetic.measured(machine) for m in record.values]
     assert len(found) == 72
+    assert found[0].where == "seed 0" and arithmetic.measured(machine)[0].provenance == runs_of("h200-gate-sixth")[0].provenance
     assert {(m.metric, m.where) for m in found} == {(name, f"seed {n}") for name in arithmetic.MEASURED_METRICS for n in (0, 1)}
