@@ -103,6 +103,15 @@ def test_nan_is_seen(format, tmp_path):
     assert runs.read(WRITERS[format](tmp_path / "run", made)).not_finite == [21]
 
 
+@pytest.mark.parametrize(("order", "lost"), [("ab", [21]), ("ba", [])])
+def test_of_a_step_that_is_logged_again_the_last_loss_counts(order, lost, tmp_path):
+    """Run b has a NaN in step 21. A restart repeats all steps in one log."""
+    made = {"a": curve(steps=40), "b": curve(steps=40)}
+    made["b"].loss[20] = math.nan
+    (tmp_path / "log").write_text("".join(megatron(tmp_path / name, made[name]).read_text() for name in order))
+    assert runs.read(tmp_path / "log").not_finite == lost
+
+
 def test_megatron_counts_of_skipped_steps(tmp_path):
     path = megatron(tmp_path / "run", curve(steps=30))
     path.write_text(path.read_text().replace("skipped iterations:   0", "skipped iterations:   2", 1))
