@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from curves import curve
 from fp8parity import runs
 from fp8parity.cli import main
-from log_files import automodel
+from log_files import automodel, deepspeed
 
 
 @pytest.mark.parametrize(
@@ -39,3 +41,15 @@ def test_the_run_that_lies_in_the_folder_itself_counts(tmp_path):
     automodel(tmp_path, curve(steps=30))
     automodel(tmp_path / "old", curve(steps=20))
     assert len(runs.read(tmp_path).points) == 30
+
+
+def test_two_runs_of_deepspeed_are_refused(tmp_path):
+    """A run that was resumed in another folder has other steps, and is one run."""
+    for name, first in (("a", 1), ("b", 1), ("c", 21)):
+        deepspeed(tmp_path / name, replace(curve(steps=20), first=first))
+    for two in ("ab", "ac"):
+        for name in two:
+            shutil.copytree(tmp_path / name, tmp_path / two / name)
+    with pytest.raises(ValueError, match=r"several runs, such as a/run and b/run; name one of them$"):
+        runs.read(tmp_path / "ab")
+    assert len(runs.read(tmp_path / "ac").points) == 40
