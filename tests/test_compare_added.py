@@ -14,7 +14,8 @@ from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.recipes.registry import package_skip_reason
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Selected
-from two_sides import POLICY, save, session
+from fp8parity.records.storage import name_of
+from two_sides import POLICY, TOML, save, session
 
 CELL = "te-block-nano-emulated"
 REASON = "Skipped: needs torchao 0.18 or later; 0.17.0 is installed"
@@ -105,3 +106,40 @@ def test_the_command_reads_the_manifest_of_old(runs, more, trajectory, tmp_path,
     assert "new: te-block-nano-emulated (it needs torchao 0.18 or later)" in capsys.readouterr().out
     for path in (page, text):
         assert "What is new" in path.read_text() and "What is missing" not in path.read_text()
+
+
+@pytest.mark.parametrize(("old", "new", "lacks"), [(3, 5, "OLD"), (5, 3, "NEW")])
+def test_the_seeds_of_a_further_look_are_not_missing(runs, old, new, lacks):
+    """One side decided with the three seeds of its first look, and its manifests say that it lost nothing."""
+    sides = runs(seeds=old), runs("2.13.0", seeds=new)
+    found = compare(*sides, Goldens(), POLICY, whole=["OLD", "NEW"])
+    assert (found.code, found.missing) == (0, [])
+    assert [m.text for m in found.added] == [
+        f"bf16-nano-native seed3, seed4 ({lacks} decided without)",
+        f"te-current-nano-emulated seed3, seed4 ({lacks} decided without)",
+    ]
+    assert compare(*sides, Goldens(), POLICY, whole=["NEW" if lacks == "OLD" else "OLD"]).code == 2, "that side may have lost them"
+
+
+def test_fewer_seeds_than_the_first_look_are_missing(runs):
+    found = compare(runs(seeds=2), runs("2.13.0", seeds=3), Goldens(), POLICY, whole=["OLD", "NEW"])
+    assert (found.code, [m.items for m in found.missing]) == (2, [["seed2"], ["seed2"]])
+
+
+def test_a_cell_that_a_whole_side_lacks_is_missing(runs, more):
+    found = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY, whole=["OLD", "NEW"])
+    assert (found.code, [m.cell for m in found.missing]) == (2, [CELL])
+
+
+@pytest.mark.parametrize(("written", "code"), [(True, 0), (False, 2)])
+def test_the_manifest_of_a_side_says_that_it_is_whole(tmp_path, runs, trajectory, written, code, capsys):
+    old, new = save(tmp_path / "old", runs()), save(tmp_path / "new", runs("2.13.0", seeds=5))
+    if written:
+        names = [name_of(r) for r in runs() if r.cell.recipe == "te-current"]
+        manifest.write(
+            old, session(trajectory, Selected(cell="te-current-nano-emulated", test="test_loss_parity", outcome="passed", records=names))
+        )
+    (tmp_path / "golden").mkdir()
+    (tmp_path / "golden/policy.toml").write_text(TOML)
+    assert main(["compare", str(old), str(new), "--golden-dir", str(tmp_path / "golden")]) == code
+    assert ("OLD decided without" in capsys.readouterr().out) == written
