@@ -21,7 +21,7 @@ import datetime
 import statistics
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -61,24 +61,29 @@ class Spent:
         probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # until this process ends
 
 
-def switched_off(step: int, share: float) -> Variant:
-    """The fault of ``--off`` and ``--share``."""
+def after(steps: int, change: Callable[[Parts], None]) -> Variant:
+    """A variant that calls ``change(parts)`` once, after so many steps."""
 
     def plant(parts: Parts) -> Parts:
         take, taken = parts.optimizer.step, iter(range(1, parts.schedule.steps + 1))
 
         def counted(clip: float) -> Tensor:
             report = take(clip)
-            if next(taken) == step:
-                linears = [m for m in parts.model.modules() if _quantised(m)]
-                for linear in linears[: round(share * len(linears))]:
-                    switch_off(linear)
+            if next(taken) == steps:
+                change(parts)
             return report
 
-        parts.optimizer.step = counted  # type: ignore[method-assign]  # of one object
+        parts.optimizer.step = counted  # type: ignore[method-assign]  # a Variant can only change the optimiser that it is given
         return parts
 
-    return Variant(f"off-{step}", "linears compute in BF16 from a step on", plant)
+    return Variant(f"changed after step {steps}", "something changes on the way", plant)
+
+
+def switch_off(parts: Parts, share: float = 1.0) -> None:
+    """The fault of ``--off`` and ``--share``: let the first quantised linears of a model compute in BF16."""
+    linears = [m for m in parts.model.modules() if _quantised(m)]
+    for linear in linears[: round(share * len(linears))]:
+        _switch_off(linear)
 
 
 def _quantised(module: nn.Module) -> bool:
@@ -87,25 +92,19 @@ def _quantised(module: nn.Module) -> bool:
     return isinstance(module, EmulatedLinear) or type(module).__name__ == "Float8Linear" or vendor
 
 
-def switch_off(linear: nn.Module) -> None:
-    """Let a quantised linear compute in BF16."""
+def _switch_off(linear: nn.Module) -> None:
     if isinstance(linear, EmulatedLinear):
         linear.spec = LinearSpec()
     elif type(linear).__name__ == "Float8Linear":
         linear.forward = partial(_plain, linear)
     else:
-        linear.forward = partial(_unquantised, linear.forward)
+        from fp8parity.recipes.adapters import te  # it imports Transformer Engine
+
+        te.run_inside(linear, te.context(None))
 
 
 def _plain(linear: Any, x: Tensor) -> Tensor:
     return F.linear(x, linear.weight, linear.bias)
-
-
-def _unquantised(forward: Any, *args: Tensor, **options: Any) -> Any:
-    import transformer_engine.pytorch as te
-
-    with te.fp8_autocast(enabled=False):
-        return forward(*args, **options)
 
 
 def extent(what: str, values: list[float]) -> str:
@@ -157,7 +156,7 @@ def main() -> None:
     for name in names:
         for seed in range(first, last + 1):
             spent, before, terms = cost.seconds, time.process_time(), (preset.schedule, corpus.load(DEFAULT_CORPUS), seed)
-            fault = switched_off(args.off, args.share) if args.off else None
+            fault = after(args.off, partial(switch_off, share=args.share)) if args.off else None
             made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode, variant=fault)
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))

@@ -29,6 +29,7 @@ from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import SCHEDULES, Schedule
 from narrowed import some
 from own_models import Pair, small, trained
+from probe_drift import after, switch_off
 
 CPU = torch.device("cpu")
 SHORT = replace(SCHEDULES["micro"], steps=16, rows=4, length=64, validation_every=8, validation_rows=4, tail=8, warmup=4)
@@ -38,31 +39,6 @@ def micro(recipe: str, variant: Variant | None = None, schedule: Schedule = SHOR
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
     config, data = presets()["micro"].model, corpus.load("topics")
     return loop.train(config, recipes.get(recipe), execution, schedule, data, seed, device=CPU, variant=variant)
-
-
-def after(steps: int, change):
-    """A variant that calls ``change(parts)`` once, after so many steps."""
-
-    def plant(parts: Parts) -> Parts:
-        step, taken = parts.optimizer.step, []
-
-        def counted(clip: float) -> torch.Tensor:
-            taken.append(1)
-            report = step(clip)
-            if len(taken) == steps:
-                change(parts)
-            return report
-
-        parts.optimizer.step = counted  # type: ignore[method-assign]  # of one object
-        return parts
-
-    return Variant("changed on the way", "", plant)
-
-
-def unquantised(parts: Parts) -> None:
-    for module in parts.model.modules():
-        if isinstance(module, EmulatedLinear):
-            module.spec = LinearSpec()
 
 
 def half_quantised(parts: Parts) -> None:
@@ -103,7 +79,7 @@ def test_a_sound_run_is_green(eager):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (unquantised, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
+        (switch_off, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
                       r"is equal to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
         (half_quantised, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
                          r"has an SQNR of 2\d\.\d dB to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
@@ -162,7 +138,7 @@ def test_a_run_of_bf16_has_no_probe():
 def test_the_gradient_of_the_same_arithmetic_is_equal_to_the_bit(accumulation, monkeypatch, eager):
     """A recipe whose linears quantise nothing is the BF16 model, clipped or not."""
     schedule = replace(SHORT, steps=8, rows=2, accumulation=accumulation)
-    made = micro("te-current", after(1, unquantised), schedule)
+    made = micro("te-current", after(1, switch_off), schedule)
     assert [p.step for p in made.probes] == [3, 7]
     low = 45 if accumulation > 1 else math.inf  # the sum over microbatches is in BF16 here, and in FP32 there
     assert all(p.sqnr >= low for p in made.probes)
