@@ -58,7 +58,8 @@ class Spent:
                 yield
             self.seconds += time.process_time() - before
 
-        probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # until this process ends
+        # A probe counts seconds of the clock. Those of the process are only wanted here, so the method is replaced until the process ends.
+        probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # a wrapper, see above
 
 
 def after(steps: int, change: Callable[[Parts], None]) -> Variant:
