@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from fp8parity.distributed import tensor_parallel, train
 from fp8parity.training.step import MasterWeightOptimizer
@@ -51,3 +53,16 @@ def test_a_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch)
     monkeypatch.setattr(MasterWeightOptimizer, "gather", lambda self, factor: real(self, float("nan")))
     with pytest.raises(ValueError, match="^the run on one rank is not finite at step 0: gradient of "):
         tensor_parallel.measure(spec)
+
+
+@pytest.mark.parametrize(
+    ("model", "ranks", "refused"),
+    [
+        ("tiny", 1, None),
+        ("tiny", 4, "tiny has 2 key heads, which 4 ranks cannot share; choose another --model"),
+        ("small", 4, "4 ranks need 4 GPUs; a CPU runs at most 3"),
+    ],
+)
+def test_ranks_that_cannot_share_the_heads_do_not_apply(session, model, ranks, refused):
+    one = session.spec(cell("bf16", "native", model))
+    assert tensor_parallel.CHECK.not_applicable(replace(one, ranks=ranks)) == refused
