@@ -58,7 +58,7 @@ def moved(device: str) -> float:
     return copy.sizes["bytes"] / copy.seconds
 
 
-def predicted(alone: float, shared: float, what: Traffic, host: Link, network: Link, ranks: int) -> Range:
+def predicted(alone: Range, shared: float, what: Traffic, host: Link, network: Link, ranks: int) -> Range:
     """Predict the seconds of a step: on one host with its link, on several with either."""
     return step(alone, shared, what, {"host": host} if ranks <= HOST else {"host": host, "network": network}, ranks)
 
@@ -72,11 +72,12 @@ def lines(cell: Cell, found: Sequence[Row], rate: float, host: Link, network: Li
     for n in ranks:
         measured = next((r for r in found if r.ranks == n), None)
         parts = []
-        for name, arm, alone, own in (
-            ("BF16", ARMS[0], one.bf16, measured and measured.bf16),
-            ("recipe", arm_of(recipes.get(cell.recipe)), one.recipe, measured and measured.recipe),
+        for name, arm, rates, own in (
+            ("BF16", ARMS[0], one.pairs[0], measured and measured.bf16),
+            ("recipe", arm_of(recipes.get(cell.recipe)), one.pairs[1], measured and measured.recipe),
         ):
-            seconds = predicted(tokens / alone, shared, sent(config, arm.weight_bytes), host, network, n)
+            alone = Range(tokens / max(rates), tokens / min(rates))
+            seconds = predicted(alone, shared, sent(config, arm.weight_bytes), host, network, n)
             verdict = f", measured {own:,.0f} ({'inside' if seconds.holds(tokens / own) else 'OUTSIDE'})" if own else ""
             parts.append(f"{name} {tokens / seconds.high:,.0f} to {tokens / seconds.low:,.0f} tokens/s/rank{verdict}")
         made.append(f"{n} ranks: " + "; ".join(parts))

@@ -75,10 +75,10 @@ class Torchrun:
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let ``launch`` fork."""
 
-    def started(command: Sequence[str], out: IO[str]) -> Torchrun:
+    def started(command: Sequence[str], out: IO[str], environment: Mapping[str, str]) -> Torchrun:
         arguments = command[command.index("torch.distributed.run") + 1 :]
         processes.serve()
-        process = processes.CONTEXT.Process(target=_torchrun, args=(arguments, out.name, launch._environment()))
+        process = processes.CONTEXT.Process(target=_torchrun, args=(arguments, out.name, environment))
         process.start()
         return Torchrun(process)
 

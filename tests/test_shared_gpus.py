@@ -5,12 +5,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from fp8parity import runner
+from fp8parity.distributed import launch
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.runner import Runner, Settings
@@ -18,6 +20,7 @@ from fp8parity.training import isolation, locks
 from fp8parity.training.hardware import Hardware, device_of
 from fp8parity.training.locks import GPU
 from fp8parity.workload.presets import presets
+from sessions import cell
 
 HERE = Hardware("h100", "cpu", (9, 0))
 
@@ -46,6 +49,25 @@ def test_cells_of_several_ranks_take_their_gpus_in_one_order(monkeypatch):
         visible(monkeypatch, *order)
         taken.append([gpu.name for gpu in Hardware("h100", "cuda:1", (9, 0)).gpus(2)])
     assert taken == [["gpu-a", "gpu-b"], ["gpu-a", "gpu-b"]]
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "visible", "given"),
+    [
+        ("cuda:2", 1, None, "2"),
+        ("cuda:1", 1, "3, GPU-5", "GPU-5"),
+        ("cuda", 1, "3,5", "3"),
+        ("cuda:1", 2, "3,5", "3,5"),
+        ("cpu", 1, None, None),
+    ],
+)
+def test_one_rank_sees_the_gpu_that_its_session_holds(session, monkeypatch, device, ranks, visible, given):
+    """Four workers on four GPUs once ran their single ranks all on the first one."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    spec = replace(session.spec(cell("bf16", "native", "nano")), device=torch.device(device), ranks=ranks)
+    assert launch._environment(spec).get("CUDA_VISIBLE_DEVICES") == given
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["measures", "fails"])
