@@ -142,7 +142,7 @@ def test_the_canary_moves_in_units_of_its_bands(trajectory: Make):
     )  # fmt: skip
     faulty = sound.model_copy(update={"variant": "outputs shifted", "values": [Measurement(metric="m", where="w", value=9.0)]})
     assert canary_ratios([sound, faulty], Policy(path=Path("policy.toml"))) == {"outputs shifted": 0.0}
-    banded = Policy(path=Path("policy.toml"), band=(Band(check="canary", band=0.5, why="a made-up row"),))
+    banded = Policy(path=Path("policy.toml"), band=(Band(check=("canary",), band=0.5, why="a made-up row"),))
     assert canary_ratios([sound, faulty], banded) == {"outputs shifted": 16.0}
     elsewhere = faulty.model_copy(update={"values": [Measurement(metric="m", where="x", value=9.0)]})
     with pytest.raises(ValueError, match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold"):

@@ -16,7 +16,7 @@ from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
 from fp8parity.records.schema import Measurement, Measurements, NonFinite, Trajectory
 
-BANDED = Policy(path=Path("policy.toml"), band=(Band(check="canary", band=0.5, why="a made-up row"),))
+BANDED = Policy(path=Path("policy.toml"), band=(Band(check=("canary",), band=0.5, why="a made-up row"),))
 Runs = list[Trajectory]
 
 

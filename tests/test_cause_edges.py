@@ -163,7 +163,7 @@ def told(*numbers: tuple[str, str, float, Ends | None], policy: Policy = two_sid
     ],
 )
 def test_of_the_sqnrs_one_on_an_end_of_its_limits_is_inside(others, text):
-    rule = Rule(check="gemm", metric=("fprop sqnr",), recipe=("bf16",), low=48.0, high=52.0, why="a made-up row")
+    rule = Rule(check=("gemm",), metric=("fprop sqnr",), recipe=("bf16",), low=48.0, high=52.0, why="a made-up row")
     numbers = [("fprop sqnr", str(i), value, ends) for i, (value, ends) in enumerate([(50.0, (28.0, 29.0)), *others])]
     assert told(*numbers, policy=two_sides.POLICY.model_copy(update={"rule": (rule,)})) == text
 

@@ -65,7 +65,7 @@ def test_numerics_by_the_share_of_their_band(measured, old, new, moved, effect, 
 @pytest.mark.parametrize(("old", "new", "effect"), [(0.1, 0.4, "regression"), (0.4, 0.1, "gain")])
 def test_of_a_metric_without_a_row_a_lower_number_is_better(measured, old, new, effect):
     """Both numbers are inside their limits, and the change is larger than the half-width of 0.25."""
-    narrow = Rule(check="gemm", metric=("rms",), low=0, high=0.5, why=WHY)
+    narrow = Rule(check=("gemm",), metric=("rms",), low=0, high=0.5, why=WHY)
     sides = [[measured(version, value, metric="rms")] for version, value in (("2.12.0", old), ("2.13.0", new))]
     found = compared(sides[0], sides[1], POLICY.model_copy(update={"rule": (*POLICY.rule, narrow)}))
     assert change(found, kind="gemm").effect == effect
@@ -76,7 +76,7 @@ def test_a_measured_number_narrows_the_limits(measured, new, effect):
     """The rule alone allows 28 to 29; the band around the measured 28.5 allows 28.4 to 28.6."""
     old = measured("2.12.0")
     numbers = MeasuredNumbers({"shared": {NumberKey.of(old.cell, "gemm", old.values[0]): Number(28.5, "made")}})
-    policy = POLICY.model_copy(update={"band": (Band(check="gemm", metric=("fprop sqnr",), band=0.1, why=WHY),)})
+    policy = POLICY.model_copy(update={"band": (Band(check=("gemm",), metric=("fprop sqnr",), band=0.1, why=WHY),)})
     found = compare([old], [measured("2.13.0", new)], Goldens(numbers=numbers), policy)
     assert change(found, kind="gemm").effect == effect
 
@@ -108,7 +108,7 @@ def test_a_metric_that_vanished_is_missing(measured):
 
 
 def test_a_number_that_must_be_exact_has_no_width(measured):
-    exact = Rule(check="gemm", metric=("fprop sqnr",), low=28.5, high=28.5, why="a made-up row")
+    exact = Rule(check=("gemm",), metric=("fprop sqnr",), low=28.5, high=28.5, why="a made-up row")
     policy = POLICY.model_copy(update={"rule": (*POLICY.rule, exact)})
     found = compare([measured("2.12.0")], [measured("2.13.0", 28.6)], Goldens(), policy)
     assert (change(found, kind="gemm").effect, found.code) == ("regression", 1)
@@ -166,7 +166,7 @@ def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framewo
 )
 def test_a_number_that_is_known_to_be_wrong_moves_within_its_range(measured, new, days, high, result, text):
     """A race of Inductor gave 0.317 and 0.314 on two starts of one H200, where 0 is right, and compare blamed torchao for it."""
-    rule = Rule(check="gemm", metric=("rms",), low=0, high=high, why=WHY)
+    rule = Rule(check=("gemm",), metric=("rms",), low=0, high=high, why=WHY)
     race = KnownFailure(
         recipe=("te-current",),
         check=("gemm",),

@@ -31,8 +31,8 @@ POLICY = Policy(
     loss=(LossRow(margin=0.005, seeds=(3,), why=WHY),),
     golden=(GoldenRow(least_seeds=8, why=WHY),),
     speed=(SpeedRow(band=0.05, memory_band=0.05, why=WHY),),
-    rule=(Rule(check="gemm", low=28, high=29, why=WHY), Rule(check="loss parity", low=0.9, high=1.1, why=WHY)),
-    band=(Band(check="gemm", band=0.5, why=WHY),),
+    rule=(Rule(check=("gemm",), low=28, high=29, why=WHY), Rule(check=("loss parity",), low=0.9, high=1.1, why=WHY)),
+    band=(Band(check=("gemm",), band=0.5, why=WHY),),
     complete=(Complete(check="gemm", number=(Numbers(metric=("fprop sqnr",), where=("gaussian",)),), why=WHY),),
 )
 
@@ -71,12 +71,12 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
         ("loss", LossRow(margin=0.01, recipe=("te-nvfp4",), why=WHY), "[[loss]] row 2: recipe = ('te-nvfp4',), margin = 0.01"),
         ("golden", GoldenRow(least_seeds=2, model=("1b",), why=WHY), "[[golden]] row 2: model = ('1b',), least_seeds = 2"),
         ("speed", SpeedRow(band=0.1, memory_band=0.1, model=("1b",), why=WHY), "[[speed]] row 2: model = ('1b',), band = 0.1"),
-        ("rule", Rule(check="gemm", where=("K=1",), low=0, high=1, why=WHY), "[[rule]] row 3: check = gemm, where = ('K=1',)"),
-        ("rule", Rule(check="codes", low=0, high=0, why=WHY), "[[rule]] row 3: check = codes"),
+        ("rule", Rule(check=("gemm",), where=("K=1",), low=0, high=1, why=WHY), "[[rule]] row 3: check = ('gemm',), where = ('K=1',)"),
+        ("rule", Rule(check=("codes",), low=0, high=0, why=WHY), "[[rule]] row 3: check = ('codes',)"),
         (
             "trend",
-            Trend(check="gemm", metric=("bias",), slack=1, why=WHY),
-            "[[trend]] row 1: check = gemm, metric = ('bias',), slack = 1.0",
+            Trend(check=("gemm",), metric=("bias",), slack=1, why=WHY),
+            "[[trend]] row 1: check = ('gemm',), metric = ('bias',), slack = 1.0",
         ),
         (
             "complete",
@@ -84,7 +84,11 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
             "[[complete]] row 2: check = codes",
         ),
         ("gemm", gemm_records.ROW, "[[gemm]] row 1: band = 0.05, place_band = 0.1"),
-        ("band", Band(check="gemm", metric=("wgrad sqnr",), band=1, why=WHY), "[[band]] row 2: check = gemm, metric = ('wgrad sqnr',)"),
+        (
+            "band",
+            Band(check=("gemm",), metric=("wgrad sqnr",), band=1, why=WHY),
+            "[[band]] row 2: check = ('gemm',), metric = ('wgrad sqnr',)",
+        ),
     ],
 )
 def test_a_planted_row_that_matches_nothing_is_named(lines, table, row, line):
@@ -96,8 +100,8 @@ def test_a_planted_row_that_matches_nothing_is_named(lines, table, row, line):
 
 def test_a_row_that_a_later_one_hides_is_named(lines):
     """Of the rows that select a cell the last one applies: the first one judges nothing any more."""
-    wide = Rule(check="gemm", low=0, high=99, why=WHY)
-    assert lines(POLICY.model_copy(update={"rule": (*POLICY.rule, wide)})) == ["[[rule]] row 1: check = gemm, low = 28.0, high = 29.0"]
+    wide = Rule(check=("gemm",), low=0, high=99, why=WHY)
+    assert lines(POLICY.model_copy(update={"rule": (*POLICY.rule, wide)})) == ["[[rule]] row 1: check = ('gemm',), low = 28.0, high = 29.0"]
 
 
 def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
@@ -157,7 +161,7 @@ def test_a_known_failure_that_nothing_covers_and_a_misspelt_name_in_another_are_
 
 def test_a_misspelt_name_beside_a_good_one_is_named(lines):
     """The row is needed for the good name; nothing would ever tell of the other."""
-    rows = (*POLICY.rule, Rule(check="gemm", recipe=("te-current", "te-curent"), low=28, high=29, why=WHY))
+    rows = (*POLICY.rule, Rule(check=("gemm",), recipe=("te-current", "te-curent"), low=28, high=29, why=WHY))
     assert lines(POLICY.model_copy(update={"rule": rows[1:]})) == ["recipe 'te-curent' in [[rule]] row 2"]
 
 

@@ -27,7 +27,7 @@ POLICY = Policy(
     path=Path("policy.toml"),
     loss=(LossRow(margin=0.005, seeds=(3, 5, 8), why=WHY),),
     speed=(SpeedRow(band=0.05, memory_band=0.05, why=WHY),),
-    rule=(Rule(check="gemm", low=28, high=29, why=WHY),),
+    rule=(Rule(check=("gemm",), low=28, high=29, why=WHY),),
 )
 GAPS = (1e-4, 4e-4, -3e-4)
 

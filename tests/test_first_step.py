@@ -28,7 +28,7 @@ def table(corpus: str = "topics", metric: str = "first gradient norm", **expect:
     """Rules that expect a ratio of the nano model, by recipe, +- 0.01."""
     rules = [
         Rule(
-            check="loss parity", metric=(metric,), where=("nano",), corpus=(corpus,), recipe=(name.replace("_", "-"),), low=value - 0.01,
+            check=("loss parity",), metric=(metric,), where=("nano",), corpus=(corpus,), recipe=(name.replace("_", "-"),), low=value - 0.01,
             high=value + 0.01, why="a made-up bound",
         )
         for name, value in expect.items()
@@ -182,7 +182,7 @@ def test_the_trained_models_without_a_limit_are_known():
     assert found == {*large, *(f"te-nvfp4 fused on {m}" for m in ("micro", "tiny", "mini", "small"))}
 
 
-NORM = Band(check="loss parity", metric=("first gradient norm",), band=0.01, why="a made-up band")
+NORM = Band(check=("loss parity",), metric=("first gradient norm",), band=0.01, why="a made-up band")
 STORED = MeasuredNumbers(
     {
         "shared": {

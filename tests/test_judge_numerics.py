@@ -13,13 +13,13 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import SCHEMA, Measurement, Measurements
 
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
-RULE = Rule(check="gemm", metric=("fprop sqnr",), recipe=("te-current",), where=("g",), low=28.0, high=29.0, why="a made-up row")
-WIDE = Rule(check="gemm", low=0, high=99, why="a made-up row")
-BAND = Band(check="gemm", metric=("fprop sqnr",), band=0.5, why="a made-up band")
+RULE = Rule(check=("gemm",), metric=("fprop sqnr",), recipe=("te-current",), where=("g",), low=28.0, high=29.0, why="a made-up row")
+WIDE = Rule(check=("gemm",), low=0, high=99, why="a made-up row")
+BAND = Band(check=("gemm",), metric=("fprop sqnr",), band=0.5, why="a made-up band")
 STORED = MeasuredNumbers({"shared": {NumberKey("gemm", "fprop sqnr", "g", "nano", "te-current", CELL.execution): Number(28.5, "set1")}})
 [(KEY, KNOWN)] = STORED.tables["shared"].items()
 THREE = MeasuredNumbers({"shared": {KEY._replace(where=where): KNOWN for where in "ghi"}})
-TREND = Trend(check="gemm", slack=0.5, why="a made-up trend")
+TREND = Trend(check=("gemm",), slack=0.5, why="a made-up trend")
 OTHER = Measurement(metric="bias", where="h", value=1.0)
 NEEDS = "they have no rule and no measured number; run the check on a machine that you trust, then store its numbers:"
 BOTH_WAYS = pytest.mark.parametrize(

@@ -213,7 +213,7 @@ class TestCommitted:
 
 
 def test_numbers_are_rounded_to_a_few_digits(record):
-    rules = Policy(path=Path("p"), band=(Band(check="gemm", band=0.1, why="a made-up row"),))
+    rules = Policy(path=Path("p"), band=(Band(check=("gemm",), band=0.1, why="a made-up row"),))
     numbers, _ = updated(MeasuredNumbers(), [record(28.456789)], Source("a1", "r", "d", "p", "h"), rules)
     assert (numbers.tables["shared"][KEY].value, DIGITS, REWRITTEN) == (28.4568, 6, 1 / 3)
     assert measured_numbers.load(Path("nowhere")) == MeasuredNumbers()

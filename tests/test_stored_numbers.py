@@ -17,8 +17,8 @@ from fp8parity.records.schema import Measurement, Measurements
 
 NATIVE, EMULATED, FUSED = Execution.NATIVE, Execution.EMULATED, Execution.FUSED
 KEY = NumberKey("gemm", "sqnr", "a", "tiny", "te-current", NATIVE)
-SHARED = Band(check="gemm", metric=("sqnr",), band=0.75, why="a made-up row")
-OF_GPU = Band(check="gemm", metric=("bias",), band=0.75, by="gpu", why="a made-up row")
+SHARED = Band(check=("gemm",), metric=("sqnr",), band=0.75, why="a made-up row")
+OF_GPU = Band(check=("gemm",), metric=("bias",), band=0.75, by="gpu", why="a made-up row")
 POLICY = Policy(path=Path("p"), band=(SHARED, OF_GPU))
 SOURCE = Source("a1", "set", "NVIDIA H200", "torch 0", "a1b2")
 

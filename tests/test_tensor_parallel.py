@@ -59,7 +59,7 @@ def test_a_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch)
     ("model", "ranks", "refused"),
     [
         ("tiny", 1, None),
-        ("tiny", 4, "tiny has 2 key heads, which 4 ranks cannot share; choose another --model"),
+        ("tiny", 4, "4 ranks cannot share the key heads of tiny (2); choose another --model"),
         ("small", 4, "4 ranks need 4 GPUs; a CPU runs at most 3"),
     ],
 )

@@ -20,8 +20,8 @@ POLICY = Policy(
     loss=(LossRow(margin=0.005, seeds=(3,), why=WHY),),
     speed=(SpeedRow(band=0.03, memory_band=0.02, why=WHY),),
     rule=(
-        Rule(check="gemm", metric=("fprop sqnr",), low=28.0, high=29.0, why=WHY),
-        Rule(check="gemm", metric=("bias",), low=0, high=2, why=WHY),
+        Rule(check=("gemm",), metric=("fprop sqnr",), low=28.0, high=29.0, why=WHY),
+        Rule(check=("gemm",), metric=("bias",), low=0, high=2, why=WHY),
     ),
     metric=(MetricRow(name=("fprop sqnr",), better="higher", unit="dB"),),
 )
