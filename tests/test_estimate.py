@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
+import torch
+from fp8parity.gate import machine
 from fp8parity.gate.machine import size_of
 from fp8parity.planning.estimate import Costs, Part, Planned, Size, duration, estimate
+from fp8parity.planning.seconds import Key, Seconds
 from fp8parity.records.cell import Cell
+from fp8parity.training.hardware import Hardware
 from fp8parity.workload.presets import presets
 from sessions import cell
 
@@ -124,3 +129,24 @@ def test_sizes_are_those_of_the_models():
     big = presets()["1b"]
     assert found["1b"].operations == 6 * big.model.parameters * 60 * 64 * 256
     assert size_of(dataclasses.replace(big, schedule=dataclasses.replace(big.schedule, steps=120))).operations == 2 * found["1b"].operations
+
+
+@pytest.mark.parametrize(
+    ("capability", "timed", "workers"),
+    [((9, 0), False, 16), ((9, 0), True, 2), (None, False, 3)],
+    ids=["checks on two GPUs", "timings on two GPUs", "a CPU of three cores"],
+)
+def test_workers_that_make_a_session_faster(monkeypatch, capability, timed, workers):
+    """A gate of 16 workers on one H200 was said to take as long as one worker would, which is 13 times as long as it took."""
+    monkeypatch.setattr(machine.cores, "cores", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    tests = [planned(TE), planned(AO).model_copy(update={"timed": timed})]
+    assert machine.workers(16, Hardware("h100", "cuda:0", capability), tests) == workers
+
+
+@pytest.mark.parametrize(("workers", "gpus", "seconds"), [(1, 0, 10.0), (32, 4, 10 * (1 + 32 * 0.008 + 2 * 0.1))])
+def test_recorded_seconds_are_those_beside_the_other_workers(workers, gpus, seconds):
+    rows = {Key("test_modes", "nano", "te-current", "emulated"): 10.0}
+    context = SimpleNamespace(recorded=Seconds(rows), hardware=SimpleNamespace(gpu_count=gpus), models={})
+    of = cell("te-current", model="nano")
+    assert machine.costs([planned(of, runs=0, test="test_modes")], context, workers).checks("test_modes", of) == seconds  # type: ignore[arg-type]  # it reads these three fields

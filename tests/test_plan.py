@@ -14,7 +14,7 @@ from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected
 from fp8parity.records.schema import Measurements
-from fp8parity.records.storage import name_of, write_json
+from fp8parity.records.storage import load_records, name_of, write_json
 
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
 MODES, RUN, BF16 = (Key(test, "nano", r, e) for test, r, e in (
@@ -180,10 +180,30 @@ def test_no_number_of_workers_is_faster_than_the_gpus(workers, gpus, seconds):
     assert cost.makespan(works, workers, gpus) == seconds
 
 
-def test_workers_beyond_those_that_fill_a_gpu_gain_nothing():
-    works = [Work(f"w{i}", 10.0) for i in range(48)]
-    assert [cost.makespan(works, 24, gpus) for gpus in (0, 1, 2)] == [20.0, 30.0, 20.0]
-    assert [cost.makespan(works, workers, 2) for workers in (16, 32, 48)] == [30.0, 20.0, 20.0]
+def test_tests_are_slower_beside_others_and_their_seconds_are_stored_as_of_one_alone(records, golden):
+    """A check of 20 s in a session of 16 workers on one GPU. On a CPU no number of workers changes it."""
+    [made] = manifest.load([records])
+    for gpus, slower in ((1, 1 + 16 * 0.008 + (16 - 6) * 0.1), (2, 1 + 16 * 0.008 + (8 - 6) * 0.1), (4, 1 + 16 * 0.008), (0, 1.0)):
+        alone = cost.recorded(made.model_copy(update={"workers": 16, "gpus": gpus}), load_records(records))
+        assert alone.rows[MODES] == pytest.approx(20.0 / slower)
+        assert alone.beside(16, gpus).rows[MODES] == pytest.approx(20.0)
+
+
+def test_each_worker_delays_a_session_on_gpus():
+    assert [Seconds(session=20.0).beside(32, gpus).session for gpus in (0, 1, 4)] == [20.0, 26.4, 26.4]
+    assert Seconds(session=20.0).alone(32, 1).session == pytest.approx(13.6)
+    assert Seconds(session=2.0).alone(32, 1).session == 0.0
+
+
+@pytest.mark.parametrize(
+    "name", ["h200-gate-seventh", "h200-gate-24-second", "h100-gate-sixth", "h200-x2-gate", "h200-x2-gate-16", "h200-x4-gate"]
+)
+def test_the_shipped_seconds_plan_what_gates_of_other_machines_took(name):
+    """They are those of ``h200-x4-gate-32.zip``: 32 workers on four GPUs."""
+    path = Path(__file__).parents[1] / "golden" / "records" / f"{name}.zip"
+    [made] = manifest.load([path])
+    held = cost.truth(made, load_records(path), seconds.load(path.parents[1], "h100"))
+    assert held is not None and abs(held.error) < 0.15
 
 
 def test_the_fastest_run_says_what_the_gpu_needs_alone(records, golden):
