@@ -147,6 +147,6 @@ def test_workers_that_make_a_session_faster(monkeypatch, capability, timed, work
 @pytest.mark.parametrize(("workers", "gpus", "seconds"), [(1, 0, 10.0), (32, 4, 10 * (1 + 32 * 0.008 + 2 * 0.1))])
 def test_recorded_seconds_are_those_beside_the_other_workers(workers, gpus, seconds):
     rows = {Key("test_modes", "nano", "te-current", "emulated"): 10.0}
-    context = SimpleNamespace(recorded=Seconds(rows), hardware=SimpleNamespace(gpu_count=gpus), models={})
+    context = SimpleNamespace(recorded=Seconds(rows), hardware=SimpleNamespace(gpu_count=gpus, device="cpu", capability=(9, 0)), models={})
     of = cell("te-current", model="nano")
-    assert machine.costs([planned(of, runs=0, test="test_modes")], context, workers).checks("test_modes", of) == seconds  # type: ignore[arg-type]  # it reads these three fields
+    assert machine.costs([planned(of, runs=0, test="test_modes")], context, workers).checks("test_modes", of) == seconds  # type: ignore[arg-type]  # it reads these fields
