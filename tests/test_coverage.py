@@ -165,6 +165,11 @@ def test_a_misspelt_name_beside_a_good_one_is_named(lines):
     assert lines(POLICY.model_copy(update={"rule": rows[1:]})) == ["recipe 'te-curent' in [[rule]] row 2"]
 
 
+def test_a_misspelt_check_beside_a_good_one_is_named(lines):
+    rows = [row.model_copy(update={"check": ("gemm", "gem")}) for row in POLICY.rule[:1]]
+    assert lines(POLICY.model_copy(update={"rule": (*rows, *POLICY.rule[1:])})) == ["check 'gem' in [[rule]] row 1"]
+
+
 def test_a_misspelt_name_in_two_rows_is_named_once_with_both(lines):
     rows = tuple(row.model_copy(update={"recipe": ("te-current", "te-curent")}) for row in POLICY.rule)
     assert lines(POLICY.model_copy(update={"rule": rows})) == ["recipe 'te-curent' in [[rule]] row 1, 2"]

@@ -6,7 +6,6 @@ import dataclasses
 from types import SimpleNamespace
 
 import pytest
-import torch
 from fp8parity.gate import machine
 from fp8parity.gate.machine import size_of
 from fp8parity.planning.estimate import Costs, Part, Planned, Size, duration, estimate
@@ -131,22 +130,29 @@ def test_sizes_are_those_of_the_models():
     assert size_of(dataclasses.replace(big, schedule=dataclasses.replace(big.schedule, steps=120))).operations == 2 * found["1b"].operations
 
 
-@pytest.mark.parametrize(
-    ("capability", "timed", "workers"),
-    [((9, 0), False, 16), ((9, 0), True, 2), (None, False, 3)],
-    ids=["checks on two GPUs", "timings on two GPUs", "a CPU of three cores"],
-)
-def test_workers_that_make_a_session_faster(monkeypatch, capability, timed, workers):
-    """A gate of 16 workers on one H200 was said to take as long as one worker would, which is 13 times as long as it took."""
+@pytest.mark.parametrize(("capability", "workers"), [((9, 0), 16), (None, 3)], ids=["a GPU", "a CPU of three cores"])
+def test_workers_that_make_a_session_faster(monkeypatch, capability, workers):
+    """A gate of 16 workers on one H100 was said to take as long as one worker would, which is 13 times as long as it took."""
     monkeypatch.setattr(machine.cores, "cores", lambda: 3)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    tests = [planned(TE), planned(AO).model_copy(update={"timed": timed})]
-    assert machine.workers(16, Hardware("h100", "cuda:0", capability), tests) == workers
+    assert machine.workers(16, Hardware("h100", "cuda:0", capability)) == workers
 
 
-@pytest.mark.parametrize(("workers", "gpus", "seconds"), [(1, 0, 10.0), (32, 4, 10 * (1 + 32 * 0.008 + 2 * 0.1))])
-def test_recorded_seconds_are_those_beside_the_other_workers(workers, gpus, seconds):
-    rows = {Key("test_modes", "nano", "te-current", "emulated"): 10.0}
+def test_a_test_that_is_timed_waits_for_its_gpu_and_the_others_do_not():
+    checks = [planned(cell(f"r{i}", model="mini"), runs=0, test="test_modes") for i in range(8)]
+    timed = [planned(cell(f"r{i}", model="mini"), runs=0, test="test_block").model_copy(update={"timed": True}) for i in range(4)]
+    known = costs(checks={"test_modes": 10.0, "test_block": 20.0})
+    totals = [estimate([*checks, *timed], known, workers, gpus).total for workers, gpus in ((8, 1), (8, 2), (1, 1), (8, 0))]
+    assert totals == [8 * 10 / 8 + 80, 8 * 10 / 8 + 40, 160.0, 20.0]
+    found = estimate([*checks, *timed], known, 8, 2)
+    assert found.left(known, {t.name: 10.0 for t in checks}, []) == 40.0
+
+
+@pytest.mark.parametrize(("workers", "gpus", "slower"), [(1, 0, 1.0), (32, 1, 1.008), (32, 4, 1.008)])
+def test_recorded_seconds_are_those_beside_the_other_workers(workers, gpus, slower):
+    """Of 32 workers, two have a test. The timed one is not slower."""
+    rows = {Key("test_modes", "nano", "te-current", "emulated"): 10.0, Key("test_block", "nano", "te-current", "emulated"): 10.0}
     context = SimpleNamespace(recorded=Seconds(rows), hardware=SimpleNamespace(gpu_count=gpus, device="cpu", capability=(9, 0)), models={})
     of = cell("te-current", model="nano")
-    assert machine.costs([planned(of, runs=0, test="test_modes")], context, workers).checks("test_modes", of) == seconds  # type: ignore[arg-type]  # it reads these fields
+    tests = [planned(of, runs=0, test=test) for test in ("test_modes", "test_block")]
+    found = machine.costs(tests, context, workers)  # type: ignore[arg-type]  # it reads these fields
+    assert [found.checks(test, of) for test in ("test_modes", "test_block")] == [10.0 * slower, 10.0]

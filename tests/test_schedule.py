@@ -79,8 +79,8 @@ def test_the_longest_tests_run_first_under_xdist(tmp_path: Path):
     (tmp_path / "golden/seconds/cpu").mkdir(parents=True)
     (tmp_path / "golden/policy.toml").write_text("")
     rows = [("test_codes", 5), ("test_gemm_sqnr", 50), ("test_accumulation", 30)]
-    text = "".join(f"{test},tiny,te-current,emulated,test,{seconds},0\n" for test, seconds in rows)
-    (tmp_path / "golden/seconds/cpu/x.csv").write_text("test,model,recipe,execution,per,seconds,device\n" + text)
+    text = "".join(f"{test},tiny,te-current,emulated,1,test,{seconds},0\n" for test, seconds in rows)
+    (tmp_path / "golden/seconds/cpu/x.csv").write_text("test,model,recipe,execution,ranks,per,alone,device\n" + text)
     (tmp_path / "conftest.py").write_text('pytest_plugins = ("fp8parity.gate.plugin",)\n' + STUB)
     (tmp_path / "suites").symlink_to(ROOT / "suites")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")

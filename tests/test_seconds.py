@@ -8,7 +8,7 @@ import pytest
 from fp8parity.planning import seconds
 from fp8parity.planning.seconds import Key, Seconds
 
-HEAD = "test,model,recipe,execution,per,seconds,device\n"
+HEAD = "test,model,recipe,execution,ranks,per,alone,device\n"
 ROWS = {
     Key("test_modes", "tiny", "te-block", "native"): 10.0,
     Key("test_modes", "tiny", "te-current", "native"): 30.0,
@@ -44,8 +44,8 @@ def test_what_is_written_is_read_and_other_rows_stay(tmp_path: Path):
     seconds.write(tmp_path, "h100", "nvidia-h200", Seconds({changed: 3.14159}))
     assert seconds.load(tmp_path, "h100") == Seconds(ROWS | {changed: 3.14}, MADE.seeds, MADE.session, MADE.device)
     lines = path.read_text().splitlines()
-    assert lines[:3] == [HEAD.strip(), "-,-,-,-,session,12.5,0", "test_codes,tiny,te-block,native,test,3.14,0"]
-    assert "test_modes,small,te-block,native,seed,90,70" in lines
+    assert lines[:3] == [HEAD.strip(), "-,-,-,-,-,session,12.5,0", "test_codes,tiny,te-block,native,1,test,3.14,0"]
+    assert "test_modes,small,te-block,native,1,seed,90,70" in lines
 
 
 @pytest.mark.parametrize(("later", "kept"), [(90.0, 70.0), (50.0, 50.0)])
@@ -73,17 +73,17 @@ def test_the_platform_and_not_the_machine_decides(tmp_path: Path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("test_a,tiny,x,native,test,soon,0", ":3: 'soon' is not a number of seconds"),
-        ("test_a,tiny,x,native,test,nan,0", ":3: 'nan' is not a number of seconds"),
-        ("test_a,tiny,x,native,test,-1,0", ":3: '-1' is not a number of seconds"),
-        ("test_a,tiny,x,native,run,1,0", ":3: unknown per 'run': known: test, seed, session"),
-        ("test_b,tiny,x,native,test,1,0", ":3: test_b tiny x native appears twice"),
-        ("test_a,tiny", ":3: expected 7 fields"),
+        ("test_a,tiny,x,native,1,test,soon,0", ":3: 'soon' is not a number of seconds"),
+        ("test_a,tiny,x,native,1,test,nan,0", ":3: 'nan' is not a number of seconds"),
+        ("test_a,tiny,x,native,1,test,-1,0", ":3: '-1' is not a number of seconds"),
+        ("test_a,tiny,x,native,1,run,1,0", ":3: unknown per 'run': known: test, seed, session"),
+        ("test_b,tiny,x,native,1,test,1,0", ":3: test_b tiny x native 1 appears twice"),
+        ("test_a,tiny", ":3: expected 8 fields; remove the file and write it anew: fp8parity plan SET --write"),
     ],
 )
 def test_a_wrong_row_is_named_with_file_and_line(tmp_path: Path, line, words):
     path = tmp_path / "seconds" / "cpu" / "xeon.csv"
     path.parent.mkdir(parents=True)
-    path.write_text(f"{HEAD}test_b,tiny,x,native,test,1,0\n{line}\n")
+    path.write_text(f"{HEAD}test_b,tiny,x,native,1,test,1,0\n{line}\n")
     with pytest.raises(ValueError, match=f"^{path}{words}$"):
         seconds.load(tmp_path, "cpu")

@@ -130,7 +130,6 @@ def test_what_cannot_run_here_says_why(session):
     def why(check: str, recipe: str, execution: str, ranks: int) -> str | None:
         return session.skip_reason(check, cell(recipe, execution, "micro").model_copy(update={"ranks": ranks}))
 
-    assert why("sharded", "bf16", "native", 4) == "4 ranks need 4 GPUs; a CPU runs at most 3"
     assert why("sharded", "bf16", "native", 2) is None
     assert why("tensor parallel", "ao-rowwise", "emulated", 2) == (
         "has no tensor-parallel linear that this check knows: torchao's take tensorwise scales"

@@ -13,6 +13,8 @@ import pytest
 import torch
 from fp8parity import runner
 from fp8parity.distributed import launch
+from fp8parity.gate import selection
+from fp8parity.recipes.matrix import platforms
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.runner import Runner, Settings
@@ -105,3 +107,27 @@ def test_memory_is_free_before_another_run_may_take_it(fails, tmp_path, monkeypa
         made.measure("codes", cell)
     assert events == ["reset", "let go, 0 tensors"]
     assert bool(kept) is fails
+
+
+CPU, BF16 = Hardware("cpu", "cpu", None), cell("bf16", "native", "nano")
+
+
+@pytest.mark.parametrize(
+    ("here", "ranks", "reason"),
+    [
+        (CPU, 3, None),
+        (CPU, 4, "4 ranks need 4 GPUs; a CPU runs at most 3"),
+        (HERE, 1, None),
+        (HERE, 2, None),
+        (HERE, 4, "needs 4 GPUs, one for each rank; this machine has 2"),
+    ],
+)
+def test_ranks_that_have_no_gpu_cannot_run_here(monkeypatch, here, ranks, reason):
+    """They are not left out as something that a check cannot measure: a host that lost a GPU was accepted without a word."""
+    monkeypatch.setattr(Hardware, "gpu_count", 2)
+    assert selection.cell_skip_reason(BF16.model_copy(update={"ranks": ranks}), here, None) == reason
+
+
+@pytest.mark.parametrize(("ranks", "markers"), [(1, ["cpu", "h100", "b200"]), (3, ["cpu", "h100", "b200"]), (4, ["h100", "b200"])])
+def test_a_cell_of_many_ranks_is_of_no_cpu(ranks, markers):
+    assert platforms(BF16.model_copy(update={"ranks": ranks})) == markers
