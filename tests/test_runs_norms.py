@@ -65,6 +65,7 @@ SOUND = {
     "every tenth row of both": sound(only(0, TENTH), only(1, TENTH)),
     "every tenth row of FP8": sound(table(), only(1, TENTH)),
     "every tenth row of FP8, the first and the last": sound(table(), only(1, [1, *TENTH, 397, 398, 400])),
+    "the first rows and every tenth row of FP8": sound(table(), only(1, [*range(1, 26), *TENTH])),
     "every tenth row of BF16": sound(only(0, TENTH), table(1)),
     "every tenth and every twentieth row": sound(only(0, TENTH), only(1, range(20, 401, 20))),
     "other rows after a restart": sound(only(0, TENTH), only(1, [*range(10, 201, 10), *range(205, 401, 10)])),
