@@ -50,6 +50,12 @@ def test_a_change_of_two_gaps_has_the_spread_of_both(runs):
     assert found.recipe and (found.recipe.low, found.recipe.high) == pytest.approx((wide.low, wide.high), rel=1e-2)
 
 
+def test_sides_without_a_seed_in_common_cannot_be_compared(runs):
+    """It was an IndexError."""
+    found = change(compared([r for r in runs(seeds=4) if r.seed < 2], [r for r in runs("2.13.0", seeds=4) if r.seed >= 2]))
+    assert (found.moved, found.notes) == ("cannot say", ["0 seeds in common; an interval needs 2"])
+
+
 @pytest.mark.parametrize(("seeds", "moved"), [(2, "unchanged"), (1, "cannot say")])
 def test_an_interval_needs_two_seeds_in_common(runs, seeds, moved):
     found = change(compared(runs(), runs("2.13.0", seeds=seeds)))
@@ -96,7 +102,7 @@ def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, n
     assert (change(found).moved, change(found).effect, change(found).notes) == (
         "framework moved",
         effect,
-        ["the recipe's own losses did not move"],
+        ["the recipe's own loss did not move"],
     )
     both = compared(runs(), runs("2.13.0", control=control, recipe=3 * control))
     assert (change(both).moved, change(both).notes) == ("both moved", [])
