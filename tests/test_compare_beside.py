@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 import two_sides
-from fp8parity.judging.compare import Comparison
+from fp8parity.judging.compare import Comparison, quantities
+from fp8parity.judging.compare.change import Shift
 from fp8parity.records.schema import Trajectory
 from two_sides import POLICY, change, compared
 
@@ -118,3 +119,46 @@ def test_norms_of_zero_are_not_compared(runs):
     flat = {"grad_norm": [0.0] * 12}
     assert compared(runs(**flat), runs("2.13.0", **flat)).code == 0
     assert compared(runs(**flat), runs("2.13.0")).code == 0
+
+
+def test_norms_of_the_first_steps_do_not_count(runs):
+    """A norm of 0 in the last steps has no relative shift. In the first ones it hides nothing."""
+    early = [r.model_copy(update={"grad_norm": [0.0, *r.grad_norm[1:]]}) for r in moved(runs("2.13.0"), "gradient norm", NONE, about(0.04))]
+    late = [r.model_copy(update={"grad_norm": [*r.grad_norm[:-1], 0.0]}) for r in moved(runs("2.13.0"), "gradient norm", NONE, about(0.04))]
+    assert told(compared(runs(), early), "gradient norm") == ["te-current: recipe moved, unknown"]
+    assert told(compared(runs(), late), "gradient norm") == []
+
+
+def test_a_norm_that_moved_with_a_worse_loss_is_not_told(runs):
+    found = compared(runs(), moved(runs("2.13.0", recipe=0.02), "gradient norm", NONE, about(0.04)))
+    assert (told(found, "gradient norm"), found.code) == ([], 1)
+
+
+def shift(size: str, effect: str) -> Shift:
+    return Shift(mean=0.0, low=0.0, high=0.0, n=3, margin=0.005, size=size, effect=effect, text="")  # type: ignore[arg-type]  # two of the names
+
+
+@pytest.mark.parametrize(
+    ("what", "given", "values", "result"),
+    [
+        (BESIDE[0], ("unknown", "unknown"), (0.0, 0.0, 0.0), ("noise", "none")),
+        (BESIDE[0], ("unknown", "unknown"), (0.015, -0.015, 0.0), ("noise", "none")),
+        (BESIDE[0], ("unknown", "unknown"), (0.0151, 0.0, 0.0), ("moved", "regression")),
+        (BESIDE[0], ("noise", "none"), (-0.0151, 0.0, 0.0), ("moved", "gain")),
+        (BESIDE[0], ("moved", "gain"), (0.0151, 0.0, 0.0), ("moved", "gain")),
+        (BESIDE[1], ("unknown", "unknown"), (0.5, 0.0, 0.0), ("noise", "none")),
+        (BESIDE[1], ("moved", "regression"), (0.5, 0.5, 0.5), ("moved", "unknown")),
+        (BESIDE[1], ("equal", "none"), (0.0, 0.0, 0.0), ("equal", "none")),
+        ("loss", ("unknown", "unknown"), (0.5, 0.0, 0.0), ("unknown", "unknown")),
+        ("loss", ("moved", "regression"), (0.5, 0.0, 0.0), ("moved", "regression")),
+    ],
+)  # fmt: skip
+def test_what_a_shift_means(what, given, values, result):
+    """One seed may move by three margins of the validation loss, 1.5% here."""
+    [quantity] = [q for q in (quantities.LOSS, *quantities.BESIDE) if q.name == what]
+    made, _ = quantity.judged(shift(*given), (0, 1, 2), values)
+    assert (made.size, made.effect) == result
+
+
+def test_the_measured_spread_of_the_training_loss_is_that_of_no_other_quantity():
+    assert [q.pooled for q in (quantities.LOSS, *quantities.BESIDE)] == [True, False, False]

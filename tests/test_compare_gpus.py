@@ -58,6 +58,7 @@ def moved(trajectory):
         (("H100", -0.053), ("H200", -0.037), ("recipe moved", "none", 0)),
         (("H100", -0.053), ("H200", -0.053), ("recipe moved", "regression", 1)),
         (("H200", -0.038), ("H100", -0.038), ("recipe moved", "regression", 1)),
+        (("H100", -0.053), ("H200", -0.053 - (-0.038 - -0.053)), ("recipe moved", "regression", 1)),
         (("H100", -0.038), ("H200", -0.038), ("recipe moved", "gain", 0)),
         (("H100", math.nan), ("H200", math.nan), ("unchanged", "none", 0)),
         (("H100", -0.053), ("H200", math.nan), ("recipe moved", "regression", 1)),
