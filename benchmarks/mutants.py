@@ -52,7 +52,7 @@ TESTS = {
     "judging/compare/speed": "compare_speed",
     "judging/completeness": "completeness made_good whole_shards references compare_added lost",
     "judging/coverage": "coverage",
-    "judging/evaluate": "evaluate record_sets judge turned",
+    "judging/evaluate": "evaluate record_sets judge turned compare_sessions",
     "judging/first_step": "first_step measured_numbers",
     "judging/gemm_entries": "gemm_goldens gemm_verdict",
     "judging/gemm_goldens": "gemm_goldens gemm_verdict",
@@ -109,11 +109,11 @@ TESTS = {
     "records/probed": "record_fields arithmetic",
     "records/provenance": "record_fields resume record_sets",
     "records/schema": "record_fields set_files bad_input record_sets files",
-    "records/sets": "grouping cells record_sets atomic turned",
+    "records/sets": "grouping cells record_sets atomic turned compare_sessions",
     "records/storage": "set_files files record_sets bad_input",
     "records/watch": "record_fields gpu_monitor gemm_verdict",
     "report/sentence": "sentence report known_failures",
-    "gate/selection": "selected_cells selection",
+    "gate/selection": "selected_cells selection shared_gpus",
     "gate/tally": "tally",
 }
 """The modules that decide, and the tests (tests/test_<name>.py) that judge each of them."""
