@@ -139,7 +139,7 @@ def test_workers_that_make_a_session_faster(monkeypatch, capability, workers):
 
 def test_a_test_that_is_timed_waits_for_its_gpu_and_the_others_do_not():
     checks = [planned(cell(f"r{i}", model="mini"), runs=0, test="test_modes") for i in range(8)]
-    timed = [planned(cell(f"r{i}", model="mini"), runs=0, test="test_block").model_copy(update={"timed": True}) for i in range(4)]
+    timed = [planned(cell(f"r{i}", model="mini"), runs=0, test="test_block") for i in range(4)]
     known = costs(checks={"test_modes": 10.0, "test_block": 20.0})
     totals = [estimate([*checks, *timed], known, workers, gpus).total for workers, gpus in ((8, 1), (8, 2), (1, 1), (8, 0))]
     assert totals == [8 * 10 / 8 + 80, 8 * 10 / 8 + 40, 160.0, 20.0]
