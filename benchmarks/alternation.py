@@ -43,7 +43,9 @@ def row(record: Throughput) -> Row:
     ratios = speed.together(record, 1)
     (middle, low, high), (_, least, most) = map(stats.median_interval, (ratios, speed.together(record, 2)))
     apart = abs(median(ratios[1::2]) - median(ratios[::2])) / middle
-    return Row(record.cell.id, stats.next_correlation(np.log(ratios)), (high - low) / middle, (most - least) / middle, apart)
+    return Row(
+        record.cell.id, stats.next_correlation(np.log(ratios)), (high - low) / middle, (most - least) / middle, apart
+    )
 
 
 def table(rows: list[Row]) -> str:
@@ -69,8 +71,12 @@ def verdicts(records: list[Throughput], slower: float) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", type=Path, metavar="SET", help="folders or .zip files with timed steps or blocks")
-    parser.add_argument("--slower", type=float, default=0.0, metavar="SHARE", help="the recipe's steps take longer by this share")
+    parser.add_argument(
+        "sets", nargs="+", type=Path, metavar="SET", help="folders or .zip files with timed steps or blocks"
+    )
+    parser.add_argument(
+        "--slower", type=float, default=0.0, metavar="SHARE", help="the recipe's steps take longer by this share"
+    )
     parser.add_argument("--single", action="store_true", help="judge the pairs one by one, also where they alternate")
     args = parser.parse_args(arguments)
     found = [r for path in args.sets for r in sets.load([path])]

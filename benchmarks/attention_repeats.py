@@ -27,7 +27,9 @@ from torch import Tensor
 Results = Mapping[str, Tensor]
 
 
-def counted(attend: Callable[[], Results], exact: Results, seconds: float, clock: Callable[[], float] = time.monotonic) -> Counter[str]:
+def counted(
+    attend: Callable[[], Results], exact: Results, seconds: float, clock: Callable[[], float] = time.monotonic
+) -> Counter[str]:
     """Count the results of ``attend`` for ``seconds`` of ``clock``, at least once."""
     seen: Counter[str] = Counter()
     end = clock() + seconds
@@ -40,7 +42,9 @@ def counted(attend: Callable[[], Results], exact: Results, seconds: float, clock
 def summary(seen: Counter[str]) -> str:
     """For example "2 of 700 repeats differ: 698 x 25.502 19.531 19.552 21.435, 1 x ..."."""
     (_, usual), *_ = ordered = seen.most_common()
-    return f"{seen.total() - usual} of {seen.total()} repeats differ: " + ", ".join(f"{n} x {noise}" for noise, n in ordered)
+    return f"{seen.total() - usual} of {seen.total()} repeats differ: " + ", ".join(
+        f"{n} x {noise}" for noise, n in ordered
+    )
 
 
 def process(number: int, recipe: str, seconds: float, together: Barrier) -> None:
@@ -68,7 +72,9 @@ def main() -> None:
         raise SystemExit("attention_repeats: this machine has no GPU")
     context = multiprocessing.get_context("spawn")
     together = context.Barrier(args.processes)
-    started = [context.Process(target=process, args=(i, args.recipe, args.seconds, together)) for i in range(args.processes)]
+    started = [
+        context.Process(target=process, args=(i, args.recipe, args.seconds, together)) for i in range(args.processes)
+    ]
     for one in started:
         one.start()
     for one in started:

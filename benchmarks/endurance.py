@@ -114,8 +114,12 @@ TEXT = """\
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the trials and print the page. Return 0 if nothing was lost, otherwise 1."""
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--family", action="append", default=[], choices=list(FAMILIES), help="only this family (repeatable)")
-    made.add_argument("--share", type=float, default=1.0, help="of the number of trials (default: 1, which is 556 trials)")
+    made.add_argument(
+        "--family", action="append", default=[], choices=list(FAMILIES), help="only this family (repeatable)"
+    )
+    made.add_argument(
+        "--share", type=float, default=1.0, help="of the number of trials (default: 1, which is 556 trials)"
+    )
     made.add_argument("--seed", type=int, default=1, help="of the chance (default: 1)")
     made.add_argument("--write", type=Path, help="write the page into this file")
     args = made.parse_args(argv)

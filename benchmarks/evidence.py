@@ -68,7 +68,10 @@ def _severity(found: severity.Detector, fault: severity.Fault, tail: int, draws:
     if dose is None:
         cells = ["-" if constant else "not up to 30 times", *["-"] * 4]
     else:
-        tail_gap, widest = dose * float(fault.gap.loss[-tail:].mean()), dose * float(abs(severity.windows(fault.gap.loss)).max())
+        tail_gap, widest = (
+            dose * float(fault.gap.loss[-tail:].mean()),
+            dose * float(abs(severity.windows(fault.gap.loss)).max()),
+        )
         found_there = found.judged(fault.scaled(dose))
         red, undecided = Count(int(found_there.red.sum()), draws), int((found_there.status == "inconclusive").sum())
         cells = ["-" if constant else f"{dose:.2g} x", f"{tail_gap:+.3%}", f"{widest:.3%}", red.text(), str(undecided)]
@@ -83,8 +86,16 @@ def power(known: simulated.Noise) -> list[str]:
     sd = spread.tail_sd if spread else row.sd
     if sd is None:
         return [known.model.title, carrier.recipe, f"{row.margin:.2%}", "-", *["-"] * 4]
-    needed = [seeds_needed(sd, row.margin, part * row.margin, row.alpha / len(row.seeds)) for part in (0.0, 0.25, 0.5, 0.75)]
-    return [known.model.title, carrier.recipe, f"{row.margin:.2%}", f"{sd:.4%}", *(str(n or "above 400") for n in needed)]
+    needed = [
+        seeds_needed(sd, row.margin, part * row.margin, row.alpha / len(row.seeds)) for part in (0.0, 0.25, 0.5, 0.75)
+    ]
+    return [
+        known.model.title,
+        carrier.recipe,
+        f"{row.margin:.2%}",
+        f"{sd:.4%}",
+        *(str(n or "above 400") for n in needed),
+    ]
 
 
 @dataclass(frozen=True)
@@ -165,7 +176,9 @@ def _behind(m: trials.Model) -> list[str]:
     return [m.title, golden, devices, str(len(m.pairs)), str(len({r.cell for r, _ in m.pairs})), str(len(m.faults))]
 
 
-def page(paths: Sequence[Path], sets: Sequence[Sequence[AnyRecord]], stored: Goldens, rules: Policy, gates: int, draws: int) -> str:
+def page(
+    paths: Sequence[Path], sets: Sequence[Sequence[AnyRecord]], stored: Goldens, rules: Policy, gates: int, draws: int
+) -> str:
     """The whole page as Markdown."""
     found = trials.models(sets, stored, rules)
     results = [j for model in found for j in judged(model, stored)]
@@ -216,7 +229,9 @@ def main() -> None:
     rules = policy.load(args.golden_dir, datetime.date.today()).model_copy(update={"known": None})
     sets = [load_records(path) for path in args.records]
     if args.table:
-        print("\n".join(short_table([j for model in trials.models(sets, stored, rules) for j in judged(model, stored)])))
+        print(
+            "\n".join(short_table([j for model in trials.models(sets, stored, rules) for j in judged(model, stored)]))
+        )
         return
     made = page(args.records, sets, stored, rules, args.gates, args.draws)
     if args.write:

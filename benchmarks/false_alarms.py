@@ -82,7 +82,9 @@ def main() -> None:
     if not total:
         raise SystemExit("no repeat has all the seeds that it asks for")
     upper = 1 - 0.05 ** (1 / total) if red == 0 else float("nan")
-    print(f"{red} of {total} repeats red" + (f"; the rate is below {upper:.1%} with 95% confidence" if red == 0 else ""))
+    print(
+        f"{red} of {total} repeats red" + (f"; the rate is below {upper:.1%} with 95% confidence" if red == 0 else "")
+    )
 
 
 if __name__ == "__main__":

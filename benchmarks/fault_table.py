@@ -80,7 +80,10 @@ def page(seconds: Seconds) -> str:
     counts = Counter(f.kind for f in CATALOGUE)
     findings = sum(len(f.seen) for f in CATALOGUE)
     parts = ", ".join(f"{counts[k]} of kind {k}" for k in Kind)
-    text = [HEAD.format(cpu=cpu()), f"{len(CATALOGUE)} faults, {findings} findings, {sum(seconds.values()):.0f} s in all: {parts}.\n"]
+    text = [
+        HEAD.format(cpu=cpu()),
+        f"{len(CATALOGUE)} faults, {findings} findings, {sum(seconds.values()):.0f} s in all: {parts}.\n",
+    ]
     for kind in Kind:
         text += [
             f"## {kind.capitalize()}\n",

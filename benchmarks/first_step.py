@@ -57,7 +57,9 @@ def main() -> None:
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--recipe", action="append", help="a glob; may be repeated")
     parser.add_argument("--execution", type=Execution, default=Execution.EMULATED)
-    parser.add_argument("--mode", type=Mode, help="of the recipes; without it they run as in the suites, as the control always does")
+    parser.add_argument(
+        "--mode", type=Mode, help="of the recipes; without it they run as in the suites, as the control always does"
+    )
     parser.add_argument("--configuration", type=int, help="of Inductor's kernels, instead of the fastest")
     parser.add_argument("--barriers", action="store_true", help="before what compiled kernels read back")
     parser.add_argument("--seeds", default="100-104", help="first-last")

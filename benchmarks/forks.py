@@ -31,9 +31,11 @@ CPU = torch.device("cpu")
 
 
 class Run:
-    """A model, its optimiser and a planted fault, at some step of the preset's schedule."""
+    """A model, its optimizer and a planted fault, at some step of the preset's schedule."""
 
-    def __init__(self, preset: Preset, recipe: Recipe, execution: Execution, seed: int, fault: Variant | None = None) -> None:
+    def __init__(
+        self, preset: Preset, recipe: Recipe, execution: Execution, seed: int, fault: Variant | None = None
+    ) -> None:
         model = models.build(preset.model, seed)
         self.schedule, self.seed, self.stream = preset.schedule, seed, corpus.load(preset.corpus)
         self.converted = apply(model, recipe, execution, tokens=preset.schedule.tokens, seed=seed)
@@ -59,7 +61,9 @@ class Run:
         self.optimizer.adamw.load_state_dict(copy.deepcopy(other.optimizer.adamw.state_dict()))
 
 
-def forks(preset: Preset, seed: int, at: int, kinds: dict[str, tuple[Recipe, Execution, Variant | None]]) -> dict[str, float]:
+def forks(
+    preset: Preset, seed: int, at: int, kinds: dict[str, tuple[Recipe, Execution, Variant | None]]
+) -> dict[str, float]:
     """The tail gap of each fork to BF16's own fork, relative, by kind."""
     control, steps = recipes.get(CONTROL_RECIPE), preset.schedule.steps
     trunk = Run(preset, control, Execution.NATIVE, seed)
@@ -79,7 +83,9 @@ def full_gaps(runs: list[Trajectory]) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, float]] = {}
     for r in runs:
         if r.variant or not r.cell.is_control:
-            found.setdefault(r.variant or r.cell.recipe, {})[r.seed] = relative_gaps([r.loss], [controls[r.seed].loss], r.tail)[0]
+            found.setdefault(r.variant or r.cell.recipe, {})[r.seed] = relative_gaps(
+                [r.loss], [controls[r.seed].loss], r.tail
+            )[0]
     return found
 
 
@@ -94,11 +100,15 @@ def main() -> None:
     runs = [r for r in load_records(args.records) if isinstance(r, Trajectory)]
     full, preset, faults = full_gaps(runs), presets()[args.model], {f.name: f for f in FAULTS}
     cells = {r.cell.recipe: r.cell for r in runs if not r.cell.is_control}
-    kinds: dict[str, tuple[Recipe, Execution, Variant | None]] = {n: (recipes.get(n), c.execution, None) for n, c in cells.items()}
+    kinds: dict[str, tuple[Recipe, Execution, Variant | None]] = {
+        n: (recipes.get(n), c.execution, None) for n, c in cells.items()
+    }
     kinds |= {n: (recipes.get(CONTROL_RECIPE), Execution.NATIVE, faults[n]) for n in full if n in faults}
     seeds = sorted({r.seed for r in runs})
     forked = [forks(preset, seed, args.at, kinds) for seed in seeds]
-    print(f"{args.model}: forks from step {args.at} of {preset.schedule.steps}, {len(seeds)} seeds; tail gaps in %, mean (sd over seeds)")
+    print(
+        f"{args.model}: forks from step {args.at} of {preset.schedule.steps}, {len(seeds)} seeds; tail gaps in %, mean (sd over seeds)"
+    )
     means = []
     for name in kinds:
         a, b = 100 * np.array([full[name][s] for s in seeds]), 100 * np.array([f[name] for f in forked])

@@ -82,7 +82,9 @@ def count(found: Sequence[Judged], rule: str, *kinds: str) -> Count:
 
 def head_to_head(found: Sequence[Judged]) -> Rows:
     """One row a rule: its counts by kind of trial."""
-    return [[rule, *(count(found, rule, kind).text() for kind in KINDS)] for rule in [*(r.name for r in peers.RULES), OURS]]
+    return [
+        [rule, *(count(found, rule, kind).text() for kind in KINDS)] for rule in [*(r.name for r in peers.RULES), OURS]
+    ]
 
 
 def short_table(found: Sequence[Judged]) -> list[str]:
@@ -100,22 +102,36 @@ def shown(found: Sequence[Judged]) -> tuple[list[str], Rows]:
     columns = list(dict.fromkeys((j.model, j.trial.kind) for j in faults))
     cells = {(j.trial.name, j.model, j.trial.kind): j.shown_by if j.red[OURS] else "**missed**" for j in faults}
     heads = [f"{model.split()[0]}, {'BF16' if kind == FRAMEWORK else 'recipe'}" for model, kind in columns]
-    return heads, [[name, *(cells.get((name, *c), "") for c in columns)] for name in sorted({j.trial.name for j in faults})]
+    return heads, [
+        [name, *(cells.get((name, *c), "") for c in columns)] for name in sorted({j.trial.name for j in faults})
+    ]
 
 
 def nan_run(model: trials.Model, stored: Goldens) -> Rows:
     """What each rule says about BF16 runs whose losses are NaN from the first step on."""
-    plain = [r for session in model.sessions for cell, runs in session.runs.items() if cell.is_control for r in runs if not r.non_finite]
+    plain = [
+        r
+        for session in model.sessions
+        for cell, runs in session.runs.items()
+        if cell.is_control
+        for r in runs
+        if not r.non_finite
+    ]
     runs = tuple(r for r in {r.seed: r for r in plain if model.golden.seed(r.seed)}.values())[: trials.SEEDS]
     nan = [float("nan")] * runs[0].steps
-    broken = tuple(r.model_copy(update={"loss": nan, "grad_norm": nan, "non_finite": NonFinite(step=0, where="loss")}) for r in runs)
+    broken = tuple(
+        r.model_copy(update={"loss": nan, "grad_norm": nan, "non_finite": NonFinite(step=0, where="loss")})
+        for r in runs
+    )
     found = trials.verdict(Trial(FRAMEWORK, "NaN", broken, runs, (), model.golden), stored, model.rules)
     every = [s.loss for s in model.golden.seeds]
-    rows = [[rule.name, _colour(rule.red(broken, runs, every))] for rule in peers.RULES if rule.name != peers.RULES[-1].name]
-    return [*rows, [OURS, _colour(found.status not in trials.GREEN)]]
+    rows = [
+        [rule.name, _color(rule.red(broken, runs, every))] for rule in peers.RULES if rule.name != peers.RULES[-1].name
+    ]
+    return [*rows, [OURS, _color(found.status not in trials.GREEN)]]
 
 
-def _colour(red: bool) -> str:
+def _color(red: bool) -> str:
     return "red" if red else "**green**"
 
 

@@ -59,7 +59,9 @@ def tensorboard(folder: Path, tags: Sequence[str], columns: Sequence[Sequence[fl
 
 def megatron_tensorboard(path: Path, c: Curve) -> Path:
     tags = ("lm loss", "grad-norm", "learning-rate", "batch-size", "iteration-time")
-    return tensorboard(path, tags, (c.loss, c.grad_norm, c.learning_rate, [64.0] * len(c.loss), [c.seconds] * len(c.loss)), c.steps)
+    return tensorboard(
+        path, tags, (c.loss, c.grad_norm, c.learning_rate, [64.0] * len(c.loss), [c.seconds] * len(c.loss)), c.steps
+    )
 
 
 def titan_tensorboard(path: Path, c: Curve) -> Path:
@@ -83,10 +85,14 @@ def automodel(path: Path, c: Curve) -> Path:
 
 def trainer_state(path: Path, c: Curve) -> Path:
     """With 4 decimals, as most released versions write it."""
-    history = [{"epoch": s / 100, "grad_norm": g, "learning_rate": r, "loss": round(x, 4), "step": s} for s, x, g, r in rows(c)]
+    history = [
+        {"epoch": s / 100, "grad_norm": g, "learning_rate": r, "loss": round(x, 4), "step": s} for s, x, g, r in rows(c)
+    ]
     folder = path / f"checkpoint-{len(history)}"
     folder.mkdir(parents=True)
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": len(history), "log_history": history}, indent=2))
+    (folder / "trainer_state.json").write_text(
+        json.dumps({"global_step": len(history), "log_history": history}, indent=2)
+    )
     return path
 
 
@@ -109,7 +115,8 @@ def wandb_csv(path: Path, c: Curve) -> Path:
 def wandb_history(path: Path, c: Curve) -> Path:
     """``list(run.scan_history())`` as JSON, with rows of other metrics between."""
     found = [
-        {"_step": s, "train/global_step": s, "train/loss": x, "train/grad_norm": g, "train/learning_rate": r} for s, x, g, r in rows(c)
+        {"_step": s, "train/global_step": s, "train/loss": x, "train/grad_norm": g, "train/learning_rate": r}
+        for s, x, g, r in rows(c)
     ]
     path.with_suffix(".json").write_text(json.dumps([*found, {"_step": len(found) + 1, "eval/loss": 3.0}]))
     return path.with_suffix(".json")
@@ -170,7 +177,9 @@ def nanochat(path: Path, c: Curve) -> Path:
 
 
 def nanogpt(path: Path, c: Curve) -> Path:
-    return printed(path, (f"iter {s}: loss {x:.4f}, time {1000 * c.seconds:.2f}ms, mfu 1.00%" for s, x, _, _ in rows(c)))
+    return printed(
+        path, (f"iter {s}: loss {x:.4f}, time {1000 * c.seconds:.2f}ms, mfu 1.00%" for s, x, _, _ in rows(c))
+    )
 
 
 def automodel_printed(path: Path, c: Curve) -> Path:

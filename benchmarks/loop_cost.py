@@ -31,7 +31,9 @@ from fp8parity.workload.presets import Preset, presets
 class Turns:
     """One model with its step, and the two loops around it."""
 
-    def __init__(self, preset: Preset, recipe: recipes.Recipe, execution: Execution, mode: Mode, device: torch.device) -> None:
+    def __init__(
+        self, preset: Preset, recipe: recipes.Recipe, execution: Execution, mode: Mode, device: torch.device
+    ) -> None:
         self.device, self.stream = device, corpus.load(DEFAULT_CORPUS)
         self.schedule = replace(preset.schedule, validation_every=10**6)
         model = models.build(preset.model, 0, device=device)

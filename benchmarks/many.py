@@ -107,7 +107,11 @@ class Verdicts(NamedTuple):
 def judge(runs: Curves, controls: Curves, reference: Reference, stick: Yardstick) -> Verdicts:
     """Judge cells, look by look: more seeds only where the verdict is inconclusive. For BF16, pass its runs as runs and as controls."""
     count = len(runs.loss)
-    status, seeds, causes = np.full(count, "inconclusive", dtype="U12"), np.zeros(count, dtype=np.intp), dict[str, Marks]()
+    status, seeds, causes = (
+        np.full(count, "inconclusive", dtype="U12"),
+        np.zeros(count, dtype=np.intp),
+        dict[str, Marks](),
+    )
     left = np.arange(count)
     for look in stick.row.seeds:
         found, why = _look(runs.part(left, look), controls.part(left, look), _first(reference, look), stick)
@@ -121,12 +125,19 @@ def judge(runs: Curves, controls: Curves, reference: Reference, stick: Yardstick
 
 
 def _first(reference: Reference, seeds: int) -> Reference:
-    return Reference(Curves(*(x[:, :seeds] for x in reference.mean)), reference.own_validation[:, :seeds], reference.first_norm[:, :seeds])
+    return Reference(
+        Curves(*(x[:, :seeds] for x in reference.mean)),
+        reference.own_validation[:, :seeds],
+        reference.first_norm[:, :seeds],
+    )
 
 
 def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -> tuple[Words, dict[str, Marks]]:
     row, alpha = stick.row, stick.row.alpha / len(stick.row.seeds)
-    tails = [(a.loss[..., -stick.tail :] / b.loss[..., -stick.tail :] - 1).mean(-1) for a, b in _three(runs, controls, golden.mean)]
+    tails = [
+        (a.loss[..., -stick.tail :] / b.loss[..., -stick.tail :] - 1).mean(-1)
+        for a, b in _three(runs, controls, golden.mean)
+    ]
     drift = _place(*interval(tails[2], alpha, stick.drift_prior), row.drift or row.margin)
     low, high = interval(tails[0], alpha, stick.prior)
     total, beside = _place(low, high, row.margin), _place(*interval(tails[1], alpha, stick.prior), row.margin)
@@ -139,8 +150,16 @@ def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -
         off = np.asarray(np.isin(validation, ("above", "below")))
         inside = np.where(drift == "inside", "pass", "inconclusive")
         status = np.where(framework_start | framework | off, "drift", inside)
-        return status, {"drift": np.asarray(np.isin(drift, ("above", "below"))), **moved, "validation": off, "first step": framework_start}
-    own, other = _outside_limits(runs, golden.mean, stick.limits, stick), _outside_limits(runs, controls, stick.limits, stick)
+        return status, {
+            "drift": np.asarray(np.isin(drift, ("above", "below"))),
+            **moved,
+            "validation": off,
+            "first step": framework_start,
+        }
+    own, other = (
+        _outside_limits(runs, golden.mean, stick.limits, stick),
+        _outside_limits(runs, controls, stick.limits, stick),
+    )
     implausible = high < -IMPLAUSIBLE * row.margin
     tail = implausible | (total == "above") | (beside == "above")
     faulty = _any(own) | tail | (validation == "above")
@@ -194,14 +213,16 @@ def _outside_limits(runs: Curves, reference: Curves, limits: loss_curves.Limits,
         "step band": _beyond(limits.loss, runs.loss, reference.loss),
         "norm band": norm,
         "trend": np.isin(trend, ("above", "below")),
-        "last validation": np.asarray(~(np.abs(runs.validation / reference.validation - 1) <= limits.validation).all(-1)),
+        "last validation": np.asarray(
+            ~(np.abs(runs.validation / reference.validation - 1) <= limits.validation).all(-1)
+        ),
     }
 
 
 def _beyond(band: stats.Band, runs: stats.Floats, reference: stats.Floats) -> Marks:
     """Whether a seed of each cell leaves the band in any window."""
-    own, centre = (_windows(x, band.window) for x in (runs, reference))
-    return np.asarray((np.abs(own - centre) > band.half * centre).any((-1, -2)))
+    own, center = (_windows(x, band.window) for x in (runs, reference))
+    return np.asarray((np.abs(own - center) > band.half * center).any((-1, -2)))
 
 
 def _windows(values: stats.Floats, window: int) -> stats.Floats:

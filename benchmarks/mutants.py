@@ -179,14 +179,18 @@ class Workshop:
             names = pipe.read().split("\n")
         os.waitpid(child, 0)
         for name in names:
-            with suppress(Exception):  # a name that only its own package can import; the forked processes import it as before
+            with suppress(
+                Exception
+            ):  # a name that only its own package can import; the forked processes import it as before
                 importlib.import_module(name)
         gc.freeze()
 
 
 def tests_of(modules: Iterable[str]) -> list[str]:
     """The test files that judge these modules, each once."""
-    return [f"tests/test_{name}.py" for name in dict.fromkeys(name for module in modules for name in TESTS[module].split())]
+    return [
+        f"tests/test_{name}.py" for name in dict.fromkeys(name for module in modules for name in TESTS[module].split())
+    ]
 
 
 def _is_inside(root: Path, module: object) -> bool:
@@ -248,7 +252,12 @@ def report(results: Sequence[Result], total: int, command: str, why: Reasons) ->
     lines += [f"| all | | {_counts(results, why)} |", "", "## Survivors", ""]
     left = [r.mutant for r in results if r.outcome == "survived"]
     rows = [f"| {m.module}:{m.line} | `{_cell(m.change)}` | {why.get(m.key, 'open')} |" for m in left]
-    return "\n".join([*lines, *(["| place | change | equivalent because |", "|---|---|---|", *rows] if rows else ["None."])]) + "\n"
+    return (
+        "\n".join(
+            [*lines, *(["| place | change | equivalent because |", "|---|---|---|", *rows] if rows else ["None."])]
+        )
+        + "\n"
+    )
 
 
 def _counts(results: Sequence[Result], why: Reasons) -> str:
@@ -267,7 +276,9 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
     made = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     made.add_argument("--sample", type=int, default=0, help="the number of mutants (default: all)")
     made.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
-    made.add_argument("--module", action="append", default=[], choices=list(TESTS), help="only this module (repeatable)")
+    made.add_argument(
+        "--module", action="append", default=[], choices=list(TESTS), help="only this module (repeatable)"
+    )
     made.add_argument("--timeout", type=float, default=300, help="seconds of one mutant (default: 300)")
     made.add_argument("--write", type=Path, help="write the report into this file")
     args = made.parse_args(argv)
@@ -284,7 +295,9 @@ def main(argv: Sequence[str] | None = None, say: Callable[[str], None] = print) 
         results = []
         for mutant in chosen:
             results.append(workshop.judge(mutant))
-            say(f"{results[-1].outcome:<8} {results[-1].seconds:5.1f} s  {mutant.module}:{mutant.line}  {mutant.change}")
+            say(
+                f"{results[-1].outcome:<8} {results[-1].seconds:5.1f} s  {mutant.module}:{mutant.line}  {mutant.change}"
+            )
     why = reasons()
     options = f" --sample {args.sample} --seed {args.seed}" if args.sample else ""
     text = report(results, len(every), f"python benchmarks/mutants.py{options}", why)

@@ -78,13 +78,23 @@ def _other(value: object) -> Iterable[bool | float | str]:
 def places(tree: ast.AST) -> Iterator[tuple[ast.AST, str, int | None]]:
     """The holders of all expressions and statements that may change: (parent, field, index). Docstrings and annotations do not decide."""
     apart = ("annotation", "returns", "decorator_list", "type_params")
-    types = {part for n in ast.walk(tree) for name in apart[:2] if (held := getattr(n, name, None)) for part in ast.walk(held)}
+    types = {
+        part
+        for n in ast.walk(tree)
+        for name in apart[:2]
+        if (held := getattr(n, name, None))
+        for part in ast.walk(held)
+    }
     for node in ast.walk(tree):
         for name, value in ast.iter_fields(node):
             if name in apart or node in types or isinstance(node, ast.ImportFrom | ast.JoinedStr):
                 continue
             if isinstance(value, list):
-                yield from ((node, name, i) for i, child in enumerate(value) if isinstance(child, ast.AST) and not _is_text(child))
+                yield from (
+                    (node, name, i)
+                    for i, child in enumerate(value)
+                    if isinstance(child, ast.AST) and not _is_text(child)
+                )
             elif isinstance(value, ast.AST):
                 yield node, name, None
 
@@ -105,7 +115,14 @@ def mutants(module: str, source: str, *, written: bool = True) -> list[Mutant]:
         for changed in variants(node):
             _put(parent, name, index, ast.fix_missing_locations(ast.copy_location(changed, node)))
             line = getattr(node, "lineno", 1)
-            made = Mutant(module, line, lines[line - 1].strip(), _brief(node), _brief(changed), ast.unparse(tree) if written else "")
+            made = Mutant(
+                module,
+                line,
+                lines[line - 1].strip(),
+                _brief(node),
+                _brief(changed),
+                ast.unparse(tree) if written else "",
+            )
             found.append((made, getattr(node, "col_offset", 0)))
             _put(parent, name, index, node)
     return _counted(found)

@@ -36,7 +36,9 @@ def main() -> None:
         steps = np.array([np.abs(np.array(r.loss) / np.array(s.loss) - 1) for r, s in pairs])
         between = np.array([np.mean(s.loss[-tail:]) for s in stored.seeds])
         runs_on = pairs[0][0].provenance
-        print(f"{model}: {len(pairs)} seeds on {runs_on.line()}, {runs_on.threads} threads, against {stored.provenance.line()}")
+        print(
+            f"{model}: {len(pairs)} seeds on {runs_on.line()}, {runs_on.threads} threads, against {stored.provenance.line()}"
+        )
         print(f"  paired tail gap {stats.mean_interval(gaps, 0.025).text()}, sd {np.std(gaps, ddof=1):.3%}")
         print(f"  largest single step {steps.max():.2%}, mean over steps {steps.mean():.3%}")
         print(f"  equal to the bit: {sum(r.loss == s.loss for r, s in pairs)} of {len(pairs)}")

@@ -67,7 +67,11 @@ def recorded(records: Iterable[AnyRecord]) -> list[Recorded]:
 
 def sound(pairs: Iterable[Recorded]) -> list[Recorded]:
     """The pairs whose own gap is near zero."""
-    return [p for p in pairs if not {(p.candidate.cell.recipe, None), (p.candidate.cell.recipe, p.candidate.cell.model)} & OWN_GAP]
+    return [
+        p
+        for p in pairs
+        if not {(p.candidate.cell.recipe, None), (p.candidate.cell.recipe, p.candidate.cell.model)} & OWN_GAP
+    ]
 
 
 def _where(r: Trajectory) -> tuple[object, ...]:
@@ -116,8 +120,13 @@ def spikes(pairs: Sequence[Recorded]) -> list[str]:
     for name, size in SPIKES.items():
         made = [(p, curve_of(p.candidate).with_gap(_middle(p.candidate.steps, size))) for p in pairs]
         found = [shape.jumps([align(as_run(p.control), _run(fp8))], Asked()) for p, fp8 in made]
-        down = [any(_downwards(f.text, p.candidate.steps // 2) for f in told) for (p, _), told in zip(made, found, strict=True)]
-        lines.append(f"| {name} | {len(pairs)} | {sum(any(f.headline for f in told) for told in found)} | {sum(down)} |")
+        down = [
+            any(_downwards(f.text, p.candidate.steps // 2) for f in told)
+            for (p, _), told in zip(made, found, strict=True)
+        ]
+        lines.append(
+            f"| {name} | {len(pairs)} | {sum(any(f.headline for f in told) for told in found)} | {sum(down)} |"
+        )
     return lines
 
 
@@ -170,11 +179,20 @@ def whole(pairs: Sequence[Recorded]) -> list[str]:
     """A table of all pairs, read from memory: planted pair -> counts, with the exact 95% interval of the harmful ones."""
     lines = ["| planted | pairs | right verdict | harmful verdict [95% interval] |", "|---|---|---|---|"]
     for name in (*PLANTED, *SPREAD):
-        found = [judge([_run(a)], [_run(b)], Asked()).status for p in pairs if name in (made := planted(p)) for a, b in [made[name]]]
-        right, wrong = (sum(s in kinds for s in found) for kinds in (RIGHT.get(name, ("fail",)), (WRONG.get(name, "pass"),)))
+        found = [
+            judge([_run(a)], [_run(b)], Asked()).status
+            for p in pairs
+            if name in (made := planted(p))
+            for a, b in [made[name]]
+        ]
+        right, wrong = (
+            sum(s in kinds for s in found) for kinds in (RIGHT.get(name, ("fail",)), (WRONG.get(name, "pass"),))
+        )
         low, high = share_interval(wrong, len(found))
         words = f"{' or '.join(RIGHT.get(name, ('fail',)))}: {right}"
-        lines.append(f"| {name} | {len(found)} | {words} | {WRONG.get(name, 'pass')}: {wrong} [{low:.1%}, {high:.1%}] |")
+        lines.append(
+            f"| {name} | {len(found)} | {words} | {WRONG.get(name, 'pass')}: {wrong} [{low:.1%}, {high:.1%}] |"
+        )
     return lines
 
 
@@ -192,7 +210,9 @@ def _cell(name: str, found: Sequence[str]) -> str:
 
 def _judged(format: str, curves: tuple[Curve, Curve]) -> str:
     with tempfile.TemporaryDirectory() as scratch:
-        bf16, fp8 = (runs.read(WRITERS[format](Path(scratch) / side, c)) for side, c in zip(("bf16", "fp8"), curves, strict=True))
+        bf16, fp8 = (
+            runs.read(WRITERS[format](Path(scratch) / side, c)) for side, c in zip(("bf16", "fp8"), curves, strict=True)
+        )
         return judge([bf16], [fp8], Asked()).status
 
 
@@ -203,7 +223,9 @@ def main() -> None:
     made = argparse.ArgumentParser(description=__doc__)
     made.add_argument("records", type=Path, nargs="+")
     made.add_argument("--n", type=int, default=40, help="planted pairs of each gap, in every format (default: 40)")
-    made.add_argument("--write", type=Path, metavar="FILE", help="measure the tables of this page, and put them into it")
+    made.add_argument(
+        "--write", type=Path, metavar="FILE", help="measure the tables of this page, and put them into it"
+    )
     args = made.parse_args()
     pairs = recorded(r for path in args.records for r in load_records(path))
     near = sound(pairs)

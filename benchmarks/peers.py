@@ -154,7 +154,9 @@ class Rule:
 
 
 def _each_seed(name: str, red: Callable[[Losses, Losses], bool]) -> Rule:
-    return Rule(name, lambda runs, references, _: any(red(r.loss, g.loss) for r, g in zip(runs, references, strict=True)))
+    return Rule(
+        name, lambda runs, references, _: any(red(r.loss, g.loss) for r, g in zip(runs, references, strict=True))
+    )
 
 
 RULES = (
@@ -165,7 +167,9 @@ RULES = (
     _each_seed("Megatron-Bridge, defaults of the command", partial(bridge, settings=Bridge(skip=0.2, last=0.05))),
     _each_seed("torchtitan", torchtitan),
     Rule("MLPerf RCP, adapted", lambda runs, _, every: mlperf([r.loss for r in runs], every)),
-    Rule("MLPerf RCP, adapted, both sides", lambda runs, _, every: mlperf([r.loss for r in runs], every, mirrored=True)),
+    Rule(
+        "MLPerf RCP, adapted, both sides", lambda runs, _, every: mlperf([r.loss for r in runs], every, mirrored=True)
+    ),
     _each_seed("Liger-Kernel, loss", liger),
     Rule("Megatron-LM, gradient norms", lambda runs, references, _: any(map(megatron_gradients, runs, references))),
 )

@@ -9,7 +9,7 @@ With ``--off STEP`` the recipe is switched off after that step, as a fault: its 
 with ``--share``. What is judged wrong stands at the end of the line. Compiled blocks and captured graphs do not see the switch, so the mode
 is eager.
 
-Each run is one line: the SQNR in dB of all quantised weights at both steps, its change, and the lowest of a single weight. The last line
+Each run is one line: the SQNR in dB of all quantized weights at both steps, its change, and the lowest of a single weight. The last line
 has the ranges over all runs, on which the limits of ``judging/arithmetic.py`` rest, and what the probes cost: the process time of a run
 with them, in units of that without. Recipes run emulated, or natively with ``--native``. ``--from`` trains nothing and reads record sets.
 """
@@ -74,20 +74,20 @@ def after(steps: int, change: Callable[[Parts], None]) -> Variant:
                 change(parts)
             return report
 
-        parts.optimizer.step = counted  # type: ignore[method-assign]  # a Variant can only change the optimiser that it is given
+        parts.optimizer.step = counted  # type: ignore[method-assign]  # a Variant can only change the optimizer that it is given
         return parts
 
     return Variant(f"changed after step {steps}", "something changes on the way", plant)
 
 
 def switch_off(parts: Parts, share: float = 1.0) -> None:
-    """The fault of ``--off`` and ``--share``: let the first quantised linears of a model compute in BF16."""
-    linears = [m for m in parts.model.modules() if _quantised(m)]
+    """The fault of ``--off`` and ``--share``: let the first quantized linears of a model compute in BF16."""
+    linears = [m for m in parts.model.modules() if _quantized(m)]
     for linear in linears[: round(share * len(linears))]:
         _switch_off(linear)
 
 
-def _quantised(module: nn.Module) -> bool:
+def _quantized(module: nn.Module) -> bool:
     """Whether this is a linear of this project's emulation, of torchao or of Transformer Engine."""
     vendor = type(module).__module__.startswith("transformer_engine") and type(module).__name__ == "Linear"
     return isinstance(module, EmulatedLinear) or type(module).__name__ == "Float8Linear" or vendor
@@ -136,7 +136,9 @@ def main() -> None:
     parser.add_argument("--seeds", default="0-2", help="FIRST-LAST")
     parser.add_argument("--native", action="store_true")
     parser.add_argument("--mode", type=Mode, choices=list(Mode))
-    parser.add_argument("--off", type=int, metavar="STEP", help="plant a fault: FP8 is off after this step (--mode eager)")
+    parser.add_argument(
+        "--off", type=int, metavar="STEP", help="plant a fault: FP8 is off after this step (--mode eager)"
+    )
     parser.add_argument("--share", type=float, default=1.0, help="the share of the linears in which it is off")
     parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     parser.add_argument("--from", dest="sets", type=Path, nargs="+", metavar="SET", help="read runs, and train none")
@@ -152,13 +154,21 @@ def main() -> None:
     preset, found, ratios = presets()[args.model], list[Trajectory](), list[float]()
     cost, device = Spent(), torch.device(detect(None).device)
     first, last = map(int, args.seeds.split("-"))
-    names = args.recipe or [n for n, r in recipes.RECIPES.items() if r.linear.quantised and not nothing_left(r, preset.model)]
+    names = args.recipe or [
+        n for n, r in recipes.RECIPES.items() if r.linear.quantized and not nothing_left(r, preset.model)
+    ]
     execution = Execution.NATIVE if args.native else Execution.EMULATED
     for name in names:
         for seed in range(first, last + 1):
-            spent, before, terms = cost.seconds, time.process_time(), (preset.schedule, corpus.load(DEFAULT_CORPUS), seed)
+            spent, before, terms = (
+                cost.seconds,
+                time.process_time(),
+                (preset.schedule, corpus.load(DEFAULT_CORPUS), seed),
+            )
             fault = after(args.off, partial(switch_off, share=args.share)) if args.off else None
-            made = loop.train(preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode, variant=fault)
+            made = loop.train(
+                preset.model, recipes.get(name), execution, *terms, device=device, mode=args.mode, variant=fault
+            )
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))
             change = arithmetic.change([made]) or arithmetic.beside([made], rules, numbers)
@@ -166,7 +176,9 @@ def main() -> None:
             print(f"{line(made)}; {ratios[-1]:.3f} times the process time; {judged}", flush=True)
             found.append(made)
     print(summary(found))
-    print(f"process time with the probes: {statistics.median(ratios):.3f} times ({min(ratios):.3f} to {max(ratios):.3f})")
+    print(
+        f"process time with the probes: {statistics.median(ratios):.3f} times ({min(ratios):.3f} to {max(ratios):.3f})"
+    )
 
 
 if __name__ == "__main__":

@@ -99,7 +99,13 @@ class _Quiet(NamedTuple):
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("counts", type=int, nargs="*", default=[500, 2000], help="numbers of records (default: 500 2000)")
-    made.add_argument("--source", type=Path, nargs="+", default=SOURCES, help="the sets to copy (default: xeon.zip and micro-xeon.zip)")
+    made.add_argument(
+        "--source",
+        type=Path,
+        nargs="+",
+        default=SOURCES,
+        help="the sets to copy (default: xeon.zip and micro-xeon.zip)",
+    )
     args = made.parse_args()
     print(f"{'records':>8}  {'command':<8} {'seconds':>8} {'MiB':>6} {'MB':>6}")
     for count in args.counts:

@@ -75,7 +75,9 @@ def main() -> None:
     parser.add_argument("--length", type=int, action="append", help="(repeatable; default: 512, 2048, 8192, 32768)")
     parser.add_argument("--tokens", type=int, help="tokens of a step (default: the suite's)")
     parser.add_argument(
-        "--mode", type=Mode, help="how a step runs (default: as in the suite); a graph keeps the host out, and needs memory"
+        "--mode",
+        type=Mode,
+        help="how a step runs (default: as in the suite); a graph keeps the host out, and needs memory",
     )
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help="pairs of blocks")
     parser.add_argument("--records", type=Path, default=Path(".parity/lengths"), metavar="DIR")
@@ -87,12 +89,21 @@ def main() -> None:
     args.records.mkdir(parents=True, exist_ok=True)
     suite = TIMED[args.model]
     for recipe in args.recipe or ["te-current"]:
-        asked = Asked(args.model, recipe, args.execution, args.tokens or suite.schedule.tokens, args.mode or suite.mode, args.pairs)
+        asked = Asked(
+            args.model,
+            recipe,
+            args.execution,
+            args.tokens or suite.schedule.tokens,
+            args.mode or suite.mode,
+            args.pairs,
+        )
         for length in args.length or LENGTHS:
             try:
                 record = timed(asked, length, torch.device(here.device))
             except (RuntimeError, ValueError):  # such as too little memory: the other lengths are still timed
-                print(f"{length:>6} {recipe} FAILED: {traceback.format_exc(limit=1).splitlines()[-1][:200]}", flush=True)
+                print(
+                    f"{length:>6} {recipe} FAILED: {traceback.format_exc(limit=1).splitlines()[-1][:200]}", flush=True
+                )
                 continue
             write_json(args.records / name_of(record), record)
             print(line(record, length), flush=True)

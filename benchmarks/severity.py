@@ -77,7 +77,9 @@ def detector(known: simulated.Noise, stored: Goldens, count: int, *, in_bf16: bo
     control = carriers[0].control
     seeds = simulated.stick(known, control, stored).row.seeds[-1]
     session = simulated.draw(known, count, seeds, simulated.MIXED, np.random.default_rng([simulated.SEED, 1]))
-    made = (Detector(session, cell, simulated.stick(known, cell, stored)) for cell in ([control] if in_bf16 else carriers))
+    made = (
+        Detector(session, cell, simulated.stick(known, cell, stored)) for cell in ([control] if in_bf16 else carriers)
+    )
     zero = Curves(*(np.zeros(()) for _ in range(3)))
     return next((d for d in made if d.share(zero) < 1 - FOUND), None)
 

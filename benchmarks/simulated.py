@@ -72,7 +72,8 @@ def noise(model: trials.Model) -> Noise | None:
     if not groups:
         return None
     samples = [
-        Sample(cells, stacked([stacked([gap(*found[cell][key]) for key in keys]) for cell in cells])) for keys, cells in groups.items()
+        Sample(cells, stacked([stacked([gap(*found[cell][key]) for key in keys]) for cell in cells]))
+        for keys, cells in groups.items()
     ]
     return Noise(model, model.sessions[0].environment.device, _bf16(model.golden), samples)
 
@@ -104,7 +105,9 @@ def _bf16(golden: Golden) -> Curves:
         scale = np.sqrt((len(runs) + 1) / (len(runs) - 1))
         for r in runs:
             loss, norm = np.asarray(r.loss) / seed.mean_loss - 1, np.asarray(r.grad_norm) / seed.mean_norm - 1
-            rows.append(Curves(scale * loss, scale * norm, np.asarray(scale * (r.validation[-1][1] / seed.mean_validation - 1))))
+            rows.append(
+                Curves(scale * loss, scale * norm, np.asarray(scale * (r.validation[-1][1] / seed.mean_validation - 1)))
+            )
     steps = len(golden.seeds[0].loss)
     return stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])
 
@@ -121,7 +124,7 @@ def draw(known: Noise, count: int, seeds: int, how: str, rng: np.random.Generato
     """Draw ``count`` sessions of ``seeds`` seeds."""
     reference = Reference.of(known.model.golden, seeds)
     shape = (count, seeds)
-    controls = reference.mean.moved(_residuals(known.bf16, shape, WHOLE, rng, centred=True))
+    controls = reference.mean.moved(_residuals(known.bf16, shape, WHOLE, rng, centerd=True))
     runs = {}
     for sample in known.samples:
         state = rng.bit_generator.state
@@ -134,12 +137,14 @@ def draw(known: Noise, count: int, seeds: int, how: str, rng: np.random.Generato
     return Drawn(reference, controls, runs)
 
 
-def _residuals(gaps: Curves, shape: tuple[int, int], how: str, rng: np.random.Generator, *, centred: bool = False) -> Curves:
-    """Draw residuals of ``gaps`` [sample, ...]: [sessions, seeds, ...]. ``centred`` gaps are residuals already."""
+def _residuals(
+    gaps: Curves, shape: tuple[int, int], how: str, rng: np.random.Generator, *, centerd: bool = False
+) -> Curves:
+    """Draw residuals of ``gaps`` [sample, ...]: [sessions, seeds, ...]. ``centerd`` gaps are residuals already."""
     n = len(gaps.loss)
     first, second = rng.integers(n, size=(2, *shape))
     angle = rng.uniform(0, 2 * np.pi, size=shape)
-    own = gaps if centred else Curves(*(np.sqrt(n / (n - 1)) * (x - x.mean(0)) for x in gaps))
+    own = gaps if centerd else Curves(*(np.sqrt(n / (n - 1)) * (x - x.mean(0)) for x in gaps))
 
     def drawn(x: stats.Floats) -> stats.Floats:
         if how == WHOLE:
@@ -172,7 +177,9 @@ def gates(known: Noise, stored: Goldens, count: int, how: str) -> Gates:
     red, causes = [], dict[str, int]()
     for start in range(0, count, CHUNK):
         session = draw(known, min(CHUNK, count - start), seeds, how, rng)
-        found = {c: many.judge(runs, session.controls, session.reference, sticks[c]) for c, runs in session.runs.items()}
+        found = {
+            c: many.judge(runs, session.controls, session.reference, sticks[c]) for c, runs in session.runs.items()
+        }
         found[control] = many.judge(session.controls, session.controls, session.reference, sticks[control])
         red.append(np.logical_or.reduce([v.red for v in found.values()]))
         for name, marks in _causes(found).items():

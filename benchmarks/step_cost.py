@@ -30,7 +30,9 @@ class Stepper:
         self.schedule = preset.schedule
         model = models.build(preset.model, 0)
         self.converted = recipes.apply(model, recipes.get(name), execution, tokens=self.schedule.tokens)
-        self.take = make(self.converted, MasterWeightOptimizer(self.converted, self.schedule), self.schedule, Mode.EAGER)
+        self.take = make(
+            self.converted, MasterWeightOptimizer(self.converted, self.schedule), self.schedule, Mode.EAGER
+        )
 
     def seconds(self, step: int) -> float:
         """Process time of one step."""
@@ -41,8 +43,8 @@ class Stepper:
 
 
 def _label(recipe: recipes.Recipe, execution: Execution) -> str:
-    """Whose code quantises."""
-    if not recipe.linear.quantised:
+    """Whose code quantizes."""
+    if not recipe.linear.quantized:
         return "-"
     return "torchao's emulation" if recipe.vendor_emulation and execution == Execution.EMULATED else "core"
 

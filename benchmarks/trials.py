@@ -23,7 +23,13 @@ from fp8parity.records.sets import Machine, machines
 SEEDS = 3
 """The number of seeds of a trial: the first look of the gate."""
 GREEN = ("pass", "improved")
-FRAMEWORK, RECIPE, SOUND, REPLICAS, DEVICES = "fault in BF16", "fault in a recipe", "sound recipe", "BF16 replica", "own golden"
+FRAMEWORK, RECIPE, SOUND, REPLICAS, DEVICES = (
+    "fault in BF16",
+    "fault in a recipe",
+    "sound recipe",
+    "BF16 replica",
+    "own golden",
+)
 CARRIER = "te-current"
 """The recipe whose runs carry the faults of a recipe, if it is recorded."""
 

@@ -101,14 +101,22 @@ def main() -> None:
     timed = [r for r in sets.load([args.records]) if isinstance(r, Measurements) and r.check == CHECK]
     higher = losses(args.losses) if args.losses else {}
     for cell, found in weak_scaling.rows(timed).items():
-        print(f"\n{cell.model}, {cell.label}; loss higher than BF16's by {higher.get(cell, 'a share that nobody measured')}\n")
+        print(
+            f"\n{cell.model}, {cell.label}; loss higher than BF16's by {higher.get(cell, 'a share that nobody measured')}\n"
+        )
         table = weak_scaling.table(found)
         print("\n".join("| " + " | ".join(line) + " |" for line in [table[0], ["---"] * len(table[0]), *table[1:]]))
         several = max((r for r in timed if r.cell.model_copy(update={"ranks": 1}) == cell), key=lambda r: r.cell.ranks)
         if several.cell.ranks > 1 and any(r.ranks == 1 for r in found):
             host = weak_scaling.measured_link(several)
-            print(f"\nlink on {several.cell.ranks} ranks: {host.bandwidth / 1e9:.0f} GB/s, {host.seconds_per_turn * 1e6:.0f} us a turn")
-            print("\n".join(lines(cell, found, moved(several.provenance.device), host, Link(1 / args.network, TURN), args.ranks)))
+            print(
+                f"\nlink on {several.cell.ranks} ranks: {host.bandwidth / 1e9:.0f} GB/s, {host.seconds_per_turn * 1e6:.0f} us a turn"
+            )
+            print(
+                "\n".join(
+                    lines(cell, found, moved(several.provenance.device), host, Link(1 / args.network, TURN), args.ranks)
+                )
+            )
 
 
 if __name__ == "__main__":

@@ -40,7 +40,9 @@ class Kernel(CachingAutotuner):
         self.all = [Launcher(c, spills.get(c)) for c in configs]
         self.launchers = list(self.all) if made else []
         self.triton_meta, self.inductor_meta, self.device_props = {}, {}, DeviceProperties("cuda", 0, 1, 90)
-        self.triton_interpret = self.dump_launch_params = self.dump_launch_tensors = self.deterministic_mode = self.is_backward = False
+        self.triton_interpret = self.dump_launch_params = self.dump_launch_tensors = self.deterministic_mode = (
+            self.is_backward
+        ) = False
         self.heuristic_type = self.compile_id = self._profiler_ctx = self._debug_call = None
         self._plugins, self._cache_eligible = [], True
         self._cached_launcher = Launcher("the fastest") if made else None
@@ -60,7 +62,7 @@ class Kernel(CachingAutotuner):
 
 def three() -> list[Kernel]:
     """One that was used before, one of a single configuration, one of two."""
-    return [Kernel("quantise", "X2", "X1", "X4", made=True), Kernel("add", "X1"), Kernel("norm", "X1", "X2")]
+    return [Kernel("quantize", "X2", "X1", "X4", made=True), Kernel("add", "X1"), Kernel("norm", "X1", "X2")]
 
 
 def run(kernels: Iterable[Kernel]) -> list[str]:

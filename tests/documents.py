@@ -78,7 +78,12 @@ def _ours(words: list[str]) -> list[str] | None:
 def steps(workflow: Path) -> list[Block]:
     """What a GitHub workflow runs."""
     jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    return [Block(workflow, i, "sh", step["run"]) for job in jobs.values() for i, step in enumerate(job["steps"]) if "run" in step]
+    return [
+        Block(workflow, i, "sh", step["run"])
+        for job in jobs.values()
+        for i, step in enumerate(job["steps"])
+        if "run" in step
+    ]
 
 
 EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]

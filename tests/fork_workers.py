@@ -85,7 +85,12 @@ def _work(request: bytes, files: Sequence[int]) -> NoReturn:
     os.dup2(write, 1)
     os.close(read)
     os.close(write)
-    sys.argv, sys.stdin, sys.stdout, sys.stderr = ["-c"], os.fdopen(0, "r"), os.fdopen(1, "w"), os.fdopen(2, "w", closefd=False)
+    sys.argv, sys.stdin, sys.stdout, sys.stderr = (
+        ["-c"],
+        os.fdopen(0, "r"),
+        os.fdopen(1, "w"),
+        os.fdopen(2, "w", closefd=False),
+    )
     for logger in logging.Logger.manager.loggerDict.values():  # their handlers have the parent's standard error
         for handler in getattr(logger, "handlers", ()):
             if type(handler) is logging.StreamHandler:

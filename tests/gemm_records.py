@@ -15,7 +15,9 @@ from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 
 GPU = "NVIDIA Made Up"
-ROW = GemmRow(band=0.05, place_band=0.1, bf16_band=0.1, error=0.3, bf16_error=0.01, error_band=0.15, why="made up for the tests")
+ROW = GemmRow(
+    band=0.05, place_band=0.1, bf16_band=0.1, error=0.3, bf16_error=0.01, error_band=0.15, why="made up for the tests"
+)
 CALM = Watch(busy_before=0, busy_after=0, sm_clocks=[1980] * 12, throttled=[], power_capped=0.0)
 PEAK = 800e12
 """The made-up measured BF16 peak in FLOP/s."""
@@ -24,7 +26,11 @@ KERNELS: dict[Product, str] = {
     "dgrad": "nvjet_sm90_rqtst",
     "wgrad": "nvjet_sm90_qrsst",
 }
-FORMATS: dict[Product, tuple[str, str]] = {"fprop": ("e4m3", "e4m3"), "dgrad": ("e5m2", "e4m3"), "wgrad": ("e5m2", "e4m3")}
+FORMATS: dict[Product, tuple[str, str]] = {
+    "fprop": ("e4m3", "e4m3"),
+    "dgrad": ("e5m2", "e4m3"),
+    "wgrad": ("e5m2", "e4m3"),
+}
 CASTS: dict[Product, list[str]] = {"fprop": ["x", "w"], "dgrad": ["dy"], "wgrad": []}
 BEFORE: dict[Tensor, Product] = {"x": "fprop", "w": "fprop", "dy": "dgrad"}
 
@@ -35,7 +41,9 @@ def paired(seconds: float, ratio: float, pairs: int = 9, spread: float = 0.002) 
     return [seconds] * pairs, [float(seconds / ratio / x) for x in noise]
 
 
-def timed(shape: GemmShape, gemm: Product, mode: GemmMode, ratio: float, part: Part = "layer", **changes: object) -> TimedGemm:
+def timed(
+    shape: GemmShape, gemm: Product, mode: GemmMode, ratio: float, part: Part = "layer", **changes: object
+) -> TimedGemm:
     """One GEMM at 80% of the peak in BF16."""
     bf16, recipe = paired(shape.flops / (0.8 * PEAK), ratio)
     casts = CASTS[gemm] if mode == GemmMode.TRAINING else []
@@ -51,7 +59,9 @@ def timed(shape: GemmShape, gemm: Product, mode: GemmMode, ratio: float, part: P
 
 def main_grads(record: GemmTimes) -> GemmTimes:
     """The record as with ``--main-grads``: every wgrad adds to its result."""
-    return record.model_copy(update={"gemms": [g.model_copy(update={"accumulates": g.gemm == "wgrad"}) for g in record.gemms]})
+    return record.model_copy(
+        update={"gemms": [g.model_copy(update={"accumulates": g.gemm == "wgrad"}) for g in record.gemms]}
+    )
 
 
 def made(model: str = "codonfm-5b", kernel: float = 1.9, training: float = 1.6, **changes: object) -> GemmTimes:
@@ -61,9 +71,19 @@ def made(model: str = "codonfm-5b", kernel: float = 1.9, training: float = 1.6, 
     parts: list[tuple[GemmShape, Part]] = [(g, "layer") for g in work.shape.layer(work.tokens)] + [
         (g, "model") for g in work.shape.head(work.tokens)
     ]
-    gemms = [timed(g, gemm, mode, ratio, part) for g, part in parts for gemm in KERNELS for mode, ratio in ratios.items()]
+    gemms = [
+        timed(g, gemm, mode, ratio, part) for g, part in parts for gemm in KERNELS for mode, ratio in ratios.items()
+    ]
     casts = [
-        TimedCast(linear=g.name, operand=operand, before=before, directions=2, elements=g.m * g.k, part=part, seconds=[1e-4] * 9)
+        TimedCast(
+            linear=g.name,
+            operand=operand,
+            before=before,
+            directions=2,
+            elements=g.m * g.k,
+            part=part,
+            seconds=[1e-4] * 9,
+        )
         for g, part in parts
         for operand, before in BEFORE.items()
     ]

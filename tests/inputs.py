@@ -116,11 +116,18 @@ def records(trajectory: Callable[..., Trajectory]) -> list[AnyRecord]:
     runs = [
         trajectory(recipe, s, gap + 1e-5 * s, variant=variant, **entropies)
         for s in SEEDS
-        for recipe, gap, variant in (("bf16", 0.0, ""), ("bf16", 1e-6, "replica1"), ("te-current", 1e-4, ""), ("bf16", 0.1, fault))
+        for recipe, gap, variant in (
+            ("bf16", 0.0, ""),
+            ("bf16", 1e-6, "replica1"),
+            ("te-current", 1e-4, ""),
+            ("bf16", 0.1, fault),
+        )
     ]
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
     values = [Measurement(metric="sqnr", where=w, value=30.0) for w in ("x", "y")]
-    gemm = Measurements(check="gemm", cell=cell, values=values, notes=["a note"], provenance=trajectory().provenance, session="s")
+    gemm = Measurements(
+        check="gemm", cell=cell, values=values, notes=["a note"], provenance=trajectory().provenance, session="s"
+    )
     canary = gemm.model_copy(update={"check": "canary", "notes": []})
     checks = [gemm, canary, canary.model_copy(update={"variant": fault})]
     return [*runs, *checks, timings.made(provenance=trajectory().provenance)]
@@ -131,7 +138,14 @@ def session_of(provenance: Provenance) -> Manifest:
     test = Selected(cell="te-current-tiny-native", test="test_gemm_sqnr", outcome="skipped", reason="no GPU")
     time = "2026-11-22T00:00:00+00:00"
     return Manifest(
-        session="s", options=["-k", "gemm"], started=time, ended=time, status="ok", provenance=provenance, seconds=60.0, selected=[test]
+        session="s",
+        options=["-k", "gemm"],
+        started=time,
+        ended=time,
+        status="ok",
+        provenance=provenance,
+        seconds=60.0,
+        selected=[test],
     )
 
 
@@ -144,7 +158,9 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     again = folder / "again"
     with zipfile.ZipFile(folder / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for record in made:
-            archive.write(write_json(again / name_of(record), record.model_copy(update={"session": "again"})), name_of(record))
+            archive.write(
+                write_json(again / name_of(record), record.model_copy(update={"session": "again"})), name_of(record)
+            )
     shutil.rmtree(again)
     golden = folder / "golden"
     runs = [r for r in made if isinstance(r, Trajectory)]

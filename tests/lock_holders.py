@@ -32,7 +32,11 @@ class Holder:
 
     def __init__(self, folder: Path, gigabytes: str) -> None:
         (self._in, to), (out, self._out), (error, self._error) = (os.pipe() for _ in range(3))
-        ends = [Connection(self._in, writable=False), Connection(self._out, readable=False), Connection(self._error, readable=False)]
+        ends = [
+            Connection(self._in, writable=False),
+            Connection(self._out, readable=False),
+            Connection(self._error, readable=False),
+        ]
         self.input, self.output, self.error = os.fdopen(to, "w", buffering=1), os.fdopen(out), os.fdopen(error)
         processes.serve()
         self.process = processes.CONTEXT.Process(target=hold, args=(folder, gigabytes, *ends))

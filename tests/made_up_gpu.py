@@ -57,7 +57,9 @@ def step(work: Workload, recipe: str, block: bool = False) -> float:
     linears = s.layer(work.tokens, joined=False)
     seconds = sum(g.count * _linear(recipe, g) for g in linears)
     seconds += attention(work.micro_batch, work.sequence, s.heads, s.head_dim) + layer_rest(work)
-    return layers * seconds + (0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * parameters(work) / BANDWIDTH)
+    return layers * seconds + (
+        0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * parameters(work) / BANDWIDTH
+    )
 
 
 def _linear(recipe: str, g: GemmShape) -> float:
@@ -67,7 +69,9 @@ def _linear(recipe: str, g: GemmShape) -> float:
 def gemm_times(work: Workload, recipe: str = "te-current") -> GemmTimes:
     """The record of a model's GEMMs, separate and joined."""
     timed = []
-    for i, g in enumerate([*work.shape.layer(work.tokens, joined=False), *work.shape.layer(work.tokens), *work.shape.head(work.tokens)]):
+    for i, g in enumerate(
+        [*work.shape.layer(work.tokens, joined=False), *work.shape.layer(work.tokens), *work.shape.head(work.tokens)]
+    ):
         for product in PRODUCTS:
             alone, plain = gemm(recipe, g.m, g.n, g.k), gemm("bf16", g.m, g.n, g.k)
             for mode, seconds in ((GemmMode.KERNEL, alone), (GemmMode.TRAINING, alone + cast(g.m, g.n, g.k, product))):
@@ -109,13 +113,21 @@ def profile(name: str = NAME) -> DeviceProfile:
         sizes = {"rows": rows, "length": length, "head_dim": c.head_dim, "heads": c.heads, "kv_heads": c.kv_heads}
         times.append(part(Part.ATTENTION, "torch", sizes, attention(rows, length, c.heads, c.head_dim)))
     times += [block(Part.BLOCK_REST, "bf16", work, layer_rest(work)) for work in SIZES.blocks]
-    times += [part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends]
     times += [
-        part(Part.OPTIMISER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH) for c in SIZES.optimiser
+        part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends
+    ]
+    times += [
+        part(Part.OPTIMISER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH)
+        for c in SIZES.optimizer
     ]
     where = HERE.model_copy(update={"device": name})
     return DeviceProfile(
-        cell=profile_cell("topics"), memory=80 * 2**30, peak_flops=PEAK["bf16"], times=times, provenance=where, session="s"
+        cell=profile_cell("topics"),
+        memory=80 * 2**30,
+        peak_flops=PEAK["bf16"],
+        times=times,
+        provenance=where,
+        session="s",
     )
 
 

@@ -71,7 +71,9 @@ def importable(modules: dict[str, types.ModuleType]) -> Iterator[None]:
 def own(module: str, steps: int = 6, **fields: object) -> OwnModel:
     """A model of the page by the name of its module, with fewer steps and any field replaced."""
     made: OwnModel = getattr(shown()[module], FILES[module])()
-    short = replace(made.schedule, steps=steps, warmup=min(10, steps // 3), tail=max(2, steps // 3), validation_every=steps)
+    short = replace(
+        made.schedule, steps=steps, warmup=min(10, steps // 3), tail=max(2, steps // 3), validation_every=steps
+    )
     return replace(made, **({"schedule": short} | fields))  # type: ignore[arg-type]  # any field
 
 
@@ -87,7 +89,11 @@ class Pair(nn.Module):
 
     def __init__(self, tied: bool = True) -> None:
         super().__init__()
-        self.embedding, self.inner, self.unembed = nn.Embedding(64, 32), nn.Linear(32, 32), nn.Linear(32, 64, bias=False)
+        self.embedding, self.inner, self.unembed = (
+            nn.Embedding(64, 32),
+            nn.Linear(32, 32),
+            nn.Linear(32, 64, bias=False),
+        )
         nn.init.normal_(self.embedding.weight, std=0.2)
         if tied:
             self.unembed.weight = self.embedding.weight

@@ -24,7 +24,9 @@ ROW = LossRow(
 def runner(trajectory: Make) -> Make:
     """Makes a run of 160 steps whose losses are those of its seed plus noise of 0.01% per window, with a ``change`` (steps -> factor)."""
 
-    def make(recipe: str = "bf16", seed: int = 0, noise: int = 0, change: np.ndarray | float = 0.0, **more: object) -> Trajectory:
+    def make(
+        recipe: str = "bf16", seed: int = 0, noise: int = 0, change: np.ndarray | float = 0.0, **more: object
+    ) -> Trajectory:
         base = trajectory(recipe, seed)
         clean = np.linspace(5.0 + 0.01 * seed, 3.5, STEPS)
         jitter = np.repeat(np.random.default_rng([noise, seed]).normal(0, 1e-4, STEPS // 8), 8) if noise else 0.0
@@ -56,7 +58,11 @@ def golden_of(run: Make) -> Golden:
 
 
 def judged(
-    golden: Golden, runs: Sequence[Trajectory], controls: Sequence[Trajectory], tmp_path: Path = Path("policy.toml"), row: LossRow = ROW
+    golden: Golden,
+    runs: Sequence[Trajectory],
+    controls: Sequence[Trajectory],
+    tmp_path: Path = Path("policy.toml"),
+    row: LossRow = ROW,
 ) -> Verdict:
     return loss.judge(runs, controls, golden, Policy(path=tmp_path, loss=(row,)), MeasuredNumbers())
 

@@ -32,7 +32,17 @@ times at the end, and no test reads its warnings. The third one adds handlers to
 after it. For asserts, pytest looks through all modules for each of its plugins."""
 INSTALLED = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
 """Of the installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session. ``-p`` would look, too."""
-OF_PYTEST = ("faulthandler", "helpconfig", "pastebin", "setuponly", "setupplan", "skipping", "threadexception", "unittest", "warnings")
+OF_PYTEST = (
+    "faulthandler",
+    "helpconfig",
+    "pastebin",
+    "setuponly",
+    "setupplan",
+    "skipping",
+    "threadexception",
+    "unittest",
+    "warnings",
+)
 OF_XDIST = ("plugin", "dsession", "remote", "workermanage")
 PLUGINS = [*(f"_pytest.{name}" for name in OF_PYTEST), *(f"xdist.{name}" for name in OF_XDIST), "pdb", "readline"]
 """Each session imports these, and many those of pytest-xdist."""
@@ -41,7 +51,14 @@ TIMEOUT = 300
 CONTEXT = multiprocessing.get_context("forkserver")
 LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis", "scipy.stats"]
 """torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
-OWN = ["fp8parity.runner", "fp8parity.gate.plugin", "fp8parity.gate.reporter", "fp8parity.cli", "fp8parity.checks.state", "warmed"]
+OWN = [
+    "fp8parity.runner",
+    "fp8parity.gate.plugin",
+    "fp8parity.gate.reporter",
+    "fp8parity.cli",
+    "fp8parity.checks.state",
+    "warmed",
+]
 RANKS = ["torch.distributed.run", "fp8parity.distributed.checkpoint"]
 CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, *RANKS, *PLUGINS, "remembered", "reports"])
 
@@ -103,7 +120,11 @@ def started(
     """Start "pytest" or "fp8parity" with arguments, in ``cwd``, with more ``variables`` in the environment. Variables by which a CI is
     known are left out. Without a ``PATH`` among the variables, there is no C++ compiler. It yields the process, and the files of what it
     prints and of its seconds. With ``output`` it prints into that, not into the first file."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")}
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")
+    }
     environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
     with tempfile.TemporaryDirectory() as scratch:
         environment.setdefault("PATH", without_compiler(Path(scratch)))

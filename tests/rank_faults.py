@@ -145,8 +145,8 @@ def scale_rounded() -> None:
     PLANTED.setattr(checkpoint.Session, "load", load)
 
 
-def optimiser_lost() -> None:
-    """The moments of the optimiser are not loaded."""
+def optimizer_lost() -> None:
+    """The moments of the optimizer are not loaded."""
     real = checkpoint.Session.load
 
     def load(self: Any, folder: Path) -> None:
@@ -171,7 +171,7 @@ PLANTS: dict[str, Callable[[], None]] = {
     "option ignored": option_ignored,
     "precompute forgotten": precompute_forgotten,
     "scale rounded": scale_rounded,
-    "optimiser lost": optimiser_lost,
+    "optimizer lost": optimizer_lost,
 }
 
 if __name__ == "__main__":

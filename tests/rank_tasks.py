@@ -26,7 +26,7 @@ if not torch.cuda.is_available() and importlib.util.find_spec("torchao.float8._i
 
 SOUND = ("sharded", "sharded checkpoint", "tensor parallel")
 SHARDING = ("", "same batches", "one gradient not reduced", "summed", "tables cast")
-CHECKPOINT = ("scale rounded", "optimiser lost")
+CHECKPOINT = ("scale rounded", "optimizer lost")
 WIRE = ("", "option ignored", "precompute forgotten")
 
 
@@ -38,7 +38,9 @@ def bf16(spec: RunSpec) -> Result:
     def first_arm(spec: RunSpec) -> Result:
         return parity.compared(Together(spec, ARMS[0]).run(), reference, ARMS[0].name), []
 
-    found |= {f"first arm, {fault}": faulty(spec, fault, first_arm) for fault in SHARDING[::-1]}  # the sound one last: all are mended
+    found |= {
+        f"first arm, {fault}": faulty(spec, fault, first_arm) for fault in SHARDING[::-1]
+    }  # the sound one last: all are mended
     found |= {f"checkpoint, {fault}": faulty(spec, fault, checkpoint.measure) for fault in CHECKPOINT}
     return together(found)
 
@@ -57,7 +59,9 @@ def sound(spec: RunSpec, name: str, reference: Trajectory | None = None) -> Resu
     if reference is not None:
         rank_faults.PLANTED.setattr(parity, "alone", lambda spec: reference)
     try:
-        return checks.get(name).measure(replace(spec, model=replace(spec.model, kv_heads=2)) if name == "tensor parallel" else spec)
+        return checks.get(name).measure(
+            replace(spec, model=replace(spec.model, kv_heads=2)) if name == "tensor parallel" else spec
+        )
     finally:
         rank_faults.PLANTED.undo()
 

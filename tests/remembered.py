@@ -19,7 +19,7 @@ from fp8parity.records import sets
 from fp8parity.records.schema import AnyRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-LARGEST = tuple(GOLDEN / "records" / name for name in ("h200.zip", "h100.zip"))
+LARGEST = tuple(GOLDEN / "records" / name for name in ("h200.zip",))
 _load, _load_policy, _named_records = goldens.load, policy.load, sets.named_records
 
 
@@ -45,7 +45,9 @@ def load(folder: Path) -> Goldens:
 def load_policy(folder: Path, today: datetime.date) -> Policy:
     """``policy.load``. Its path is as it was given."""
     return (
-        _committed_policy(today).model_copy(update={"path": folder / policy.FILE}) if _is_committed(folder) else _load_policy(folder, today)
+        _committed_policy(today).model_copy(update={"path": folder / policy.FILE})
+        if _is_committed(folder)
+        else _load_policy(folder, today)
     )
 
 
@@ -68,7 +70,9 @@ def named_records(*paths: Path) -> Iterator[tuple[Path, AnyRecord]]:
     """``storage.named_records``, as sets of records use it."""
     for path in paths:
         known = _original(path)
-        yield from ((path / name, record) for name, record in _committed_records(known)) if known else _named_records(path)
+        yield from (
+            ((path / name, record) for name, record in _committed_records(known)) if known else _named_records(path)
+        )
 
 
 goldens.load, policy.load, sets.named_records = load, load_policy, named_records

@@ -17,7 +17,17 @@ from fp8parity.records.schema import Measurement, Measurements, Module, NonFinit
 from fp8parity.report import view
 from fp8parity.report.evidence import Evidence
 
-RECIPES = ("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4", "ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp", "ao-mxfp8")
+RECIPES = (
+    "te-delayed",
+    "te-current",
+    "te-block",
+    "te-mxfp8",
+    "te-nvfp4",
+    "ao-tensorwise",
+    "ao-rowwise",
+    "ao-rowwise-gw-hp",
+    "ao-mxfp8",
+)
 MODELS = ("tiny", "mini", "small", "base", "1b")
 SNR = {
     "*": [("fprop", 32.0), ("dgrad", 22.0), ("gradient", 24.0)],
@@ -35,7 +45,7 @@ ROW = LossRow(margin=0.005, window=8, why="the row of all made-up cells")
 def provenance(**changes: object) -> Provenance:
     base = Provenance(
         packages={"torch": "2.11.0", "torchao": "0.18.0"}, device="NVIDIA H200", capability=[9, 0], driver="570", cuda="13.0", cpu="c",
-        cpu_flags=["avx2"], threads=1, python="3.12", system="s", commit="abc", dirty=False, environment={"NVTE_X": "1 2"}, quantiser="-",
+        cpu_flags=["avx2"], threads=1, python="3.12", system="s", commit="abc", dirty=False, environment={"NVTE_X": "1 2"}, quantizer="-",
     )  # fmt: skip
     return base.model_copy(update=changes)
 
@@ -48,7 +58,7 @@ def run(model: str, recipe: str, seed: int, steps: int, gap: float = 0.0, **chan
         shift = 0.0 if recipe == "bf16" else own.gauss(0, 4e-4) + gap * (2 * s >= steps)
         loss.append((3.2 + 2.3 * math.exp(-9 * s / steps) + common.gauss(0, 0.02)) * (1 + shift))
     made = Trajectory(
-        schema_version=1,
+        partial=True,
         cell=Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics"), seed=seed, spec_hash="s",
         schedule={"steps": steps, "tail": steps // 4}, parameters=1, fingerprint="f", floor=None,
         initial_weights=f"w{seed}", final_weights="w", loss=loss, grad_norm=[1.0] * steps, validation=[(steps - 1, loss[-1])],
@@ -62,10 +72,14 @@ def layers(model: str, recipe: str) -> Measurements:
     rng = random.Random(f"{model}{recipe}")
     levels = SNR.get(recipe, SNR["*"])
     values = [
-        Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2)) for w in LINEARS for gemm, level in levels[:2]
+        Measurement(metric=f"{gemm} layer sqnr", where=w, value=level + rng.uniform(-2, 2))
+        for w in LINEARS
+        for gemm, level in levels[:2]
     ]
     parameters = [f"layers.{w}.weight" for w in LINEARS] + ["embedding.weight", "norm.weight", "lm_head.weight"]
-    values += [Measurement(metric="gradient sqnr", where=p, value=levels[2][1] + rng.uniform(-2, 2)) for p in parameters]
+    values += [
+        Measurement(metric="gradient sqnr", where=p, value=levels[2][1] + rng.uniform(-2, 2)) for p in parameters
+    ]
     cell = Cell(model=model, recipe=recipe, execution=Execution.NATIVE, corpus="topics")
     return Measurements(cell=cell, check="layers", values=values, provenance=provenance(), session="s")
 

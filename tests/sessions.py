@@ -39,7 +39,9 @@ class Session(Runner):
     def numerics(self, check: str, of: Cell) -> Verdict:
         """The verdict on a check that is made now. A recipe that a test has changed is judged under its own name."""
         record = self.measure(check, of)
-        return verdict(record.model_copy(update={"cell": of.model_copy(update={"recipe": recipes.get(of.recipe).name})}))
+        return verdict(
+            record.model_copy(update={"cell": of.model_copy(update={"recipe": recipes.get(of.recipe).name})})
+        )
 
     def subject(self, recipe: str, execution: str = "emulated", model: str = "nano") -> RunSpec:
         return self.spec(cell(recipe, execution, model))
@@ -73,7 +75,9 @@ def stored() -> tuple[Goldens, Policy]:
 
 def verdict(record: Measurements, folder: Path = GOLDEN) -> Verdict:
     """The verdict on one numerics record."""
-    [evaluation] = evaluate([record], *(stored() if folder == GOLDEN else (goldens.load(folder), policy.load(folder, DAY))))
+    [evaluation] = evaluate(
+        [record], *(stored() if folder == GOLDEN else (goldens.load(folder), policy.load(folder, DAY)))
+    )
     [found] = evaluation.verdicts
     return found
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fp8parity.checks import attention
-from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.scaling import quantize
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import adapters
 from fp8parity.recipes.conversion import plain_checkpoint
@@ -24,13 +24,13 @@ OP = Operand("e4m3", scale="te-fp32")
 
 
 def rounded(x: torch.Tensor) -> torch.Tensor:
-    return quantise(x.detach().as_subclass(torch.Tensor).flatten(0, -2), OP).dequantise().view(x.shape).to(x.dtype)
+    return quantize(x.detach().as_subclass(torch.Tensor).flatten(0, -2), OP).dequantize().view(x.shape).to(x.dtype)
 
 
 class Primary(torch.Tensor):
-    """A weight that is quantised whenever it is written."""
+    """A weight that is quantized whenever it is written."""
 
-    requantises = True
+    requantizes = True
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -40,7 +40,7 @@ class Primary(torch.Tensor):
                 return out.as_subclass(cls)
             if func in (torch.Tensor.copy_, torch._foreach_copy_):
                 for t in args[0] if isinstance(args[0], list) else [args[0]]:
-                    if isinstance(t, cls) and cls.requantises:
+                    if isinstance(t, cls) and cls.requantizes:
                         t.data.copy_(rounded(t))
         return out
 
@@ -135,7 +135,9 @@ def stand_in(monkeypatch):
         "Linear": outer.linear(), "DotProductAttention": outer.attention(), "autocast": outer.autocast, "checkpoint": plain_checkpoint,
         "quantized_model_init": outer.quantized_model_init,
     }  # fmt: skip
-    manager = SimpleNamespace(reset=lambda: None, reduce_and_update_fp8_tensors=lambda forward: outer.scale_updates.append(forward))
+    manager = SimpleNamespace(
+        reset=lambda: None, reduce_and_update_fp8_tensors=lambda forward: outer.scale_updates.append(forward)
+    )
     contents = {
         "": {}, ".common": {}, ".common.recipe": {"Float8CurrentScaling": Float8CurrentScaling}, ".pytorch": pytorch,
         ".pytorch.quantization": {"FP8GlobalStateManager": manager}, ".pytorch.attention": {},

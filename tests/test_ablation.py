@@ -21,7 +21,10 @@ from sessions import cell
 from test_report_page import Page
 
 NOISY = Operand("e5m2", scale="te-pow2")
-SHARES = [("initial", "block 0", v) for v in (0.2, 0.2, 0.35)] + [("initial", "block 1", 0.75), ("trained", "block 0", 0.3)]
+SHARES = [("initial", "block 0", v) for v in (0.2, 0.2, 0.35)] + [
+    ("initial", "block 1", 0.75),
+    ("trained", "block 0", 0.3),
+]
 """Three batches of block 0 in its initial state, one of the others."""
 
 
@@ -34,7 +37,9 @@ def spec(session, eager, monkeypatch) -> RunSpec:
 
 def shares(spec: RunSpec, kind: str) -> dict[str, float]:
     found = report.rows(list(ablation.measure(spec, kind)))
-    assert all(len(set(numbers)) == BATCHES for of in found.values() for numbers in of.values()), "each batch is another one"
+    assert all(len(set(numbers)) == BATCHES for of in found.values() for numbers in of.values()), (
+        "each batch is another one"
+    )
     return {place: fmean(of["initial share"]) for place, of in found.items()}
 
 
@@ -57,13 +62,17 @@ def test_a_gemm_with_fewer_bits_costs_most(spec):
 def test_places_of_a_model(spec):
     tiny = replace(spec, model=replace(spec.model, layers=3))
     assert [a.place for a in ablation.ablated(tiny, "block")] == ["block 0", "block 1", "block 2"]
-    assert [a.place for a in ablation.ablated(tiny, "name")] == [f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")]
+    assert [a.place for a in ablation.ablated(tiny, "name")] == [
+        f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")
+    ]
     assert [a.recipe.rules[0].blocks for a in ablation.ablated(tiny, "gemm")] == [(0, 1, 2)] * 3
 
 
 def test_the_experts_of_one_name_are_one_place(spec):
     mixed = replace(spec, model=replace(spec.model, layers=2, experts=Experts(4)))
-    assert [a.place for a in ablation.ablated(mixed, "name")] == [f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")]
+    assert [a.place for a in ablation.ablated(mixed, "name")] == [
+        f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")
+    ]
     left = ablation.ablated(mixed, "name")[5].recipe.placements(ablation.linear_names(mixed.model))
     assert not any("up_proj" in fqn for fqn in left)
     assert len(left) == 2 * (4 + 2 * 4)
@@ -102,7 +111,10 @@ def test_the_page_shows_every_share_as_a_plot_and_in_a_table():
     bars = json.loads(drawn)["data"]
     shown = [(t["name"], t["x"], t["y"]) for t in bars]
     assert shown == [("initial share", ["block 0", "block 1"], [0.25, 0.75]), ("trained share", ["block 0"], [0.3])]
-    assert (bars[0]["error_y"]["array"], bars[0]["error_y"]["arrayminus"]) == (pytest.approx([0.1, 0]), pytest.approx([0.05, 0]))
+    assert (bars[0]["error_y"]["array"], bars[0]["error_y"]["arrayminus"]) == (
+        pytest.approx([0.1, 0]),
+        pytest.approx([0.05, 0]),
+    )
 
 
 def test_names_that_hold_markup_stay_text_and_only_the_page_s_own_scripts_run():
@@ -114,7 +126,9 @@ def test_names_that_hold_markup_stay_text_and_only_the_page_s_own_scripts_run():
     assert len(page.of("script")) == 3  # plotly, report.js and the data of the figure
     policy = some(next(m["content"] for m in page.of("meta") if m.get("http-equiv") == "Content-Security-Policy"))
     assert policy.startswith("default-src 'none';") and policy.count("'sha256-") == 2
-    assert report.figure("block", [Measurement(metric="initial share", where=name, value=0.5)]).data[0]["x"] == [name.replace("<", "&lt;")]
+    assert report.figure("block", [Measurement(metric="initial share", where=name, value=0.5)]).data[0]["x"] == [
+        name.replace("<", "&lt;")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pairs that alternate between fast and slow: two neighbours count together. Independent pairs count one by one."""
+"""Pairs that alternate between fast and slow: two neighbors count together. Independent pairs count one by one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def judged(record: Throughput) -> str:
     return speed.judge(record, speed_goldens.updated(None, [made(1.2, pairs=17)]), ROW).status
 
 
-def test_two_neighbours_of_alternating_pairs_count_together():
+def test_two_neighbors_of_alternating_pairs_count_together():
     assert speed.ratios(swinging()) == pytest.approx([1.2] * 8)
     detail = speed.measured(swinging())
     assert detail.ratio == pytest.approx(1.2)
@@ -43,12 +43,12 @@ def test_a_sound_recipe_is_green_and_a_delay_is_red_at_any_swing():
 def test_independent_pairs_count_one_by_one():
     record = made(1.2, pairs=17)
     assert speed.ratios(record) == np.divide(record.bf16_seconds, record.recipe_seconds).tolist()
-    assert len(speed.ratios(swinging(pairs=11))) == 11, "5 pairs of neighbours have no interval"
+    assert len(speed.ratios(swinging(pairs=11))) == 11, "5 pairs of neighbors have no interval"
     assert len(speed.ratios(swinging(pairs=12))) == 6
 
 
 def test_the_narrower_interval_counts():
-    """The interval of eight neighbours reaches from the least to the largest: one outlier among them makes it wider than that of 17."""
+    """The interval of eight neighbors reaches from the least to the largest: one outlier among them makes it wider than that of 17."""
     record = swinging(swing=0.1, slope=0.004)
     assert stats.next_correlation(np.log(np.divide(record.bf16_seconds, record.recipe_seconds))) < speed.ALTERNATING
     assert len(speed.ratios(record)) == 8
@@ -73,7 +73,9 @@ def test_the_table_of_the_benchmark(tmp_path, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split() == ["te-current-base-native", "-0.94", "10.5%", "0.0%", "10.5%"]
     assert lines[-1] == "0% slower: 1 no-golden"
-    assert lines[-2].startswith("1 record; correlation with the next pair: median -0.94, -0.94 to -0.94, 1 below -0.5; ")
+    assert lines[-2].startswith(
+        "1 record; correlation with the next pair: median -0.94, -0.94 to -0.94, 1 below -0.5; "
+    )
     alternation.main([str(ROOT / "golden/records/h100-blocks-again.zip"), "--slower", "0.2", "--single"])
     assert capsys.readouterr().out.splitlines()[-1] == "20% slower: 21 fail"
     path = tmp_path / "short.zip"

@@ -44,7 +44,7 @@ def verdict(run, golden, found: list[Probed], **changes: object):
     [
         (probes(25.0, 28.0), None, None),
         (probes(25.0, 28.1), "had an SQNR of 25.0 dB to BF16's in step 10 and has an SQNR of 28.1 dB", 3.1),
-        (probes(25.0, inf), "in step 10 and is equal to BF16's in step 159 (seed 1): quantisation was lost on the way", inf),
+        (probes(25.0, inf), "in step 10 and is equal to BF16's in step 159 (seed 1): quantization was lost on the way", inf),
         (probes(inf, 25.0), "is equal to BF16's in step 10 and has an SQNR of 25.0 dB to BF16's in step 159", -inf),
         (probes(25.0, 10.0), None, None),
         (probes(25.0, 9.9), "(seed 1): it became coarser, or a scale broke|", -15.1),
@@ -53,8 +53,8 @@ def verdict(run, golden, found: list[Probed], **changes: object):
         (probes(25.0, 21.0, 1.0), None, None),
         (probes(25.0, 21.0, 0.9), "the gradient of b.weight has an SQNR of 0.9 dB", 0.9),
         (probes(25.0, 21.0, nan), "the gradient of b.weight has an SQNR of nan dB to BF16's in step 159 (seed 1): it is lost", nan),
-        (probes(inf, inf), "the gradient is BF16's in steps 10 and 159 (seed 1): nothing was quantised", inf),
-        (probes(45.1, 46.0), "nothing was quantised", 46.0),
+        (probes(inf, inf), "the gradient is BF16's in steps 10 and 159 (seed 1): nothing was quantized", inf),
+        (probes(45.1, 46.0), "nothing was quantized", 46.0),
         (probes(45.0, 46.0), None, None),
         (probes(inf, inf)[:1], None, None),
         ([], None, None),
@@ -65,20 +65,26 @@ def test_a_change_within_the_limits_is_green_and_one_beyond_is_red(run, golden, 
     assert made.status == ("fail" if words else "pass"), made.message()
     assert [f.value for f in made.failing] == pytest.approx([] if words is None else [value], nan_ok=True)
     if words:
-        assert words in f"{made.headline}|" and dict(made.lines)["arithmetic"] == some(made.loss).changed == made.headline
+        assert (
+            words in f"{made.headline}|" and dict(made.lines)["arithmetic"] == some(made.loss).changed == made.headline
+        )
         assert some(made.loss).moved == "the recipe moved, not the framework"
 
 
 def test_reports_say_what_changed(run, golden):
     made = verdict(run, golden, probes(25.0, inf))
-    assert "quantisation was lost on the way; gap" in sentence.sentence([made], [])
+    assert "quantization was lost on the way; gap" in sentence.sentence([made], [])
     assert dict(ci.properties([made]))["arithmetic"] == made.headline
     assert "arithmetic" not in dict(ci.properties([verdict(run, golden, [])]))
 
 
 def test_a_run_that_could_not_be_probed_says_why(run, golden):
     made = verdict(run, golden, [], unprobed="no room")
-    assert made.status == "pass" and dict(made.lines)["not probed"] == "no room" and made.unmeasured == verdict(run, golden, []).unmeasured
+    assert (
+        made.status == "pass"
+        and dict(made.lines)["not probed"] == "no room"
+        and made.unmeasured == verdict(run, golden, []).unmeasured
+    )
 
 
 def test_a_recipe_that_changed_beside_a_framework_that_moved_is_a_fault_of_both(run, golden):

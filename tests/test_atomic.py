@@ -34,7 +34,9 @@ def kill(*_):
 def killed(code: str, *arguments: object) -> None:
     """Run Python code in a process that kills itself when it calls ``kill``."""
     done = subprocess.run(
-        [sys.executable, "-c", KILLED + code, *map(str, arguments)], env=os.environ | {"PYTHONPATH": FIXTURES}, check=False
+        [sys.executable, "-c", KILLED + code, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": FIXTURES},
+        check=False,
     )
     assert done.returncode == -signal.SIGKILL
 
@@ -70,7 +72,9 @@ def test_a_link_stays_a_link_to_the_new_content(tmp_path):
 def test_a_running_writer_is_left_alone(tmp_path):
     code = "import time\nos.replace = lambda *_: (print('here', flush=True), time.sleep(60))\natomic.write(Path(sys.argv[1]), 'new')"
     command = [sys.executable, "-c", KILLED + code, str(tmp_path / "a")]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": FIXTURES}, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": FIXTURES}, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
         atomic.write(tmp_path / "b", "b")
@@ -188,9 +192,7 @@ def test_a_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path):
 
     measured_numbers.write(tmp_path, numbers(1.0, "old"))
     code = "import pickle\nmade, count = os.replace, 0\n"
-    code += (
-        "def replace(*names):\n    global count\n    count += 1\n    return made(*names) if count < 3 else kill()\nos.replace = replace\n"
-    )
+    code += "def replace(*names):\n    global count\n    count += 1\n    return made(*names) if count < 3 else kill()\nos.replace = replace\n"
     code += "from fp8parity.judging.measured_numbers import *\n"
     code += "key = NumberKey('gemm', 'm', 'w', 'tiny', 'te-current', Execution.NATIVE)\n"
     code += "write(Path(sys.argv[1]), MeasuredNumbers({'shared': {key: Number(2.0, 'new')}}, (Source('new', 'set', 'd', 'p', '0'),)))"
@@ -200,7 +202,8 @@ def test_a_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "left", [".tiny-topics.json.abcd1234", ".tiny-topics.json.x.fp8parity", ".lock.fp8parity", ".merged.x.fp8parity/a.json"]
+    "left",
+    [".tiny-topics.json.abcd1234", ".tiny-topics.json.x.fp8parity", ".lock.fp8parity", ".merged.x.fp8parity/a.json"],
 )
 def test_what_a_killed_writer_left_makes_no_tree_unclean(tmp_path, monkeypatch, left):
     for command in ("init -q", "-c user.name=t -c user.email=t@t commit -q --allow-empty -m x"):
@@ -222,7 +225,11 @@ def test_a_named_commit_hides_no_changes_of_its_own_tree(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     for changed in (False, True):
-        for given, wanted in {head: (head, changed), "0123abc": ("0123abc", False), "0123abc-dirty": ("0123abc", True)}.items():
+        for given, wanted in {
+            head: (head, changed),
+            "0123abc": ("0123abc", False),
+            "0123abc-dirty": ("0123abc", True),
+        }.items():
             monkeypatch.setenv("FP8PARITY_COMMIT", given)
             assert provenance.commit.__wrapped__() == wanted
         (tmp_path / "changed.py").write_text("")

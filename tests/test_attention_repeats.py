@@ -15,7 +15,9 @@ USUAL, ODD = "40.000 40.000 40.000 40.000", "40.000 40.000 20.000 40.000"
 def attending(odd_dk: float):
     """An attention whose fourth result has another dk."""
     calls = itertools.count()
-    return lambda: {name: EXACT[name] * (odd_dk if n == 3 and name == "dk" else 1.01) for n in [next(calls)] for name in EXACT}
+    return lambda: {
+        name: EXACT[name] * (odd_dk if n == 3 and name == "dk" else 1.01) for n in [next(calls)] for name in EXACT
+    }
 
 
 def seconds():

@@ -29,7 +29,14 @@ def test_poison_is_nan_in_every_format(monkeypatch):
     assert emptied == [0]
     assert sorted({t.nbytes for t in made}) == [2**19 + 4, 2**20 + 4]
     assert len(made) == 65
-    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu):
+    for dtype in (
+        torch.float32,
+        torch.bfloat16,
+        torch.float16,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.float8_e8m0fnu,
+    ):
         assert made[0].view(dtype).float().isnan().all()
 
 
@@ -88,7 +95,7 @@ def judged(session, monkeypatch):
     return judge
 
 
-SOUND = {("quantise", "X2"): 2e-4, ("norm", "X1"): 1e-6}
+SOUND = {("quantize", "X2"): 2e-4, ("norm", "X1"): 1e-6}
 
 
 def test_sound_configurations_are_green(judged):
@@ -96,11 +103,15 @@ def test_sound_configurations_are_green(judged):
     assert verdict.status == "pass"
     assert verdict.lines[0] == ("note", "6 kernels, 5 of them in up to 3 configurations")
     assert by_configuration.startswith("all in their first, second ... configuration: ")
-    assert [float(x) for x in by_configuration.split(": ")[1].split(" from")[0].split(", ")] == pytest.approx([1e-6, 2e-4, 1e-6], abs=1e-7)
+    assert [float(x) for x in by_configuration.split(": ")[1].split(" from")[0].split(", ")] == pytest.approx(
+        [1e-6, 2e-4, 1e-6], abs=1e-7
+    )
     assert lines == []
 
 
-@pytest.mark.parametrize("place", [("quantise", "X1"), ("quantise", "X2"), ("quantise", "X4"), ("norm", "X1"), ("norm", "X2")])
+@pytest.mark.parametrize(
+    "place", [("quantize", "X1"), ("quantize", "X2"), ("quantize", "X4"), ("norm", "X1"), ("norm", "X2")]
+)
 @pytest.mark.parametrize(("fault", "far", "side"), [(NAN, "nan", "not in"), (0.3, "0.3", "above")])
 def test_the_configuration_that_is_wrong_is_found_and_named(judged, place, fault, far, side):
     verdict, (_, *lines) = judged({**SOUND, place: fault})
@@ -113,16 +124,19 @@ def test_the_configuration_that_is_wrong_is_found_and_named(judged, place, fault
 
 
 def test_two_faults_are_two_lines(judged):
-    _, (_, *lines) = judged({("quantise", "X4"): NAN, ("norm", "X2"): 0.4})
-    assert [line.split(":")[0] for line in lines] == ["norm in X2", "quantise in X4"]
+    _, (_, *lines) = judged({("quantize", "X4"): NAN, ("norm", "X2"): 0.4})
+    assert [line.split(":")[0] for line in lines] == ["norm in X2", "quantize in X4"]
 
 
 @pytest.mark.parametrize(
     ("faults", "note"),
     [
         ({("add", "X1"): NAN}, "every configuration holds NaN: no kernel can be told from the others"),
-        ({("quantise", "X2"): -0.2, ("norm", "X2"): -0.2}, None),
-        ({("norm", "X1"): NAN, ("norm", "X2"): NAN}, "every configuration holds NaN: no kernel can be told from the others"),
+        ({("quantize", "X2"): -0.2, ("norm", "X2"): -0.2}, None),
+        (
+            {("norm", "X1"): NAN, ("norm", "X2"): NAN},
+            "every configuration holds NaN: no kernel can be told from the others",
+        ),
     ],
 )
 def test_where_nobody_can_be_named_that_is_said(judged, faults, note):
@@ -156,4 +170,7 @@ def test_where_it_runs(session):
 
     assert why("ao-rowwise", "cpu") == "Inductor chooses between configurations of Triton kernels, on a GPU"
     assert (why("bf16", "cuda"), why("ao-rowwise", "cuda")) == (None, None)
-    assert why("te-block", "cuda") == "transformer_engine brings its kernels; Inductor compiles torchao's casts and BF16's blocks"
+    assert (
+        why("te-block", "cuda")
+        == "transformer_engine brings its kernels; Inductor compiles torchao's casts and BF16's blocks"
+    )

@@ -75,12 +75,6 @@ def test_a_schema_version_is_a_whole_number(project, refused, version):
     assert f"records/{RUN}: " in refused() and "schema" in refused()
 
 
-@pytest.mark.parametrize("provenance", [None, 3, "x", []])
-def test_a_record_of_schema_0_may_be_odd_too(project, refused, provenance):
-    edited(project, RUN, schema_version=0, provenance=provenance)
-    assert f"records/{RUN}: key trajectory.provenance" in refused()
-
-
 ODD = [
     (RUN, {"seed": -1}, "key trajectory.seed"),
     (RUN, {"seed": 2**64}, "key trajectory.seed"),
@@ -93,8 +87,16 @@ ODD = [
     (RUN, {"schedule__tail": 13}, "key trajectory: schedule.tail is 13, and the schedule has 12 steps"),
     (RUN, {"schedule__lr": {"a": 1}}, "key trajectory.schedule.lr"),
     (RUN, {"loss": [1.0] * 11}, "key trajectory: grad_norm holds 12 values, and loss 11"),
-    (RUN, {"loss": [1.0] * 11, "grad_norm": [1.0] * 11}, "key trajectory: loss holds 11 values, and the schedule has 12 steps"),
-    (RUN, {"loss": [1.0] * 13, "grad_norm": [1.0] * 13}, "key trajectory: loss holds 13 values, and the schedule has 12 steps"),
+    (
+        RUN,
+        {"loss": [1.0] * 11, "grad_norm": [1.0] * 11},
+        "key trajectory: loss holds 11 values, and the schedule has 12 steps",
+    ),
+    (
+        RUN,
+        {"loss": [1.0] * 13, "grad_norm": [1.0] * 13},
+        "key trajectory: loss holds 13 values, and the schedule has 12 steps",
+    ),
     (RUN, {"validation": []}, "key trajectory: validation is empty, and the run did not stop early"),
     (RUN, {"validation": [[11, 1.0], [5, 1.0]]}, "key trajectory: the steps of its validations do not rise: [11, 5]"),
     (RUN, {"validation": [[12, 1.0]]}, "key trajectory: the last validation is at step 12 of 12; steps count from 0"),
@@ -134,19 +136,28 @@ def test_a_whole_pair_is_a_character(project):
 
 def test_a_run_that_diverged_is_no_bad_input(project):
     """It holds NaN, fewer steps than its schedule, and no validation. It is red, and its record is read."""
-    stopped = {"loss": [1.0, "NaN"], "grad_norm": [1.0, "Infinity"], "validation": [], "non_finite": {"step": 1, "where": "loss"}}
+    stopped = {
+        "loss": [1.0, "NaN"],
+        "grad_norm": [1.0, "Infinity"],
+        "validation": [],
+        "non_finite": {"step": 1, "where": "loss"},
+    }
     edited(project, "te-current-nano-emulated-topics-seed0.json", **stopped)
     assert main(COMMANDS["judge"]) == 1
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe{}", b"{}\x80"])
-@pytest.mark.parametrize("name", [f"records/{RUN}", "golden/policy.toml", "golden/loss/nano-topics.json", "golden/numerics/shared.csv"])
+@pytest.mark.parametrize(
+    "name", [f"records/{RUN}", "golden/policy.toml", "golden/loss/nano-topics.json", "golden/numerics/shared.csv"]
+)
 def test_text_is_utf_8(project, refused, name, content):
     (project / name).write_bytes(content)
     assert f"{name}: not UTF-8 text at byte {content.index(0xFF) if 0xFF in content else 2}" in refused()
 
 
-@pytest.mark.parametrize("name", [f"records/{RUN}", "golden/policy.toml", "golden/claims.toml", "golden/loss/nano-topics.json"])
+@pytest.mark.parametrize(
+    "name", [f"records/{RUN}", "golden/policy.toml", "golden/claims.toml", "golden/loss/nano-topics.json"]
+)
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "gone"])
 def test_only_regular_files_are_read(project, refused, name, kind):
     path = project / name
@@ -199,7 +210,10 @@ def patched(path: Path, at: bytes, offset: int, value: int) -> None:
 
 @pytest.mark.parametrize(
     ("local", "central", "value", "words"),
-    [(6, 8, 1, "is encrypted; give a .zip file without a password"), (8, 10, 97, "not a complete .zip file: That compression method")],
+    [
+        (6, 8, 1, "is encrypted; give a .zip file without a password"),
+        (8, 10, 97, "not a complete .zip file: That compression method"),
+    ],
 )
 def test_encrypted_and_unknown_members_are_refused(project, refused, local, central, value, words):
     patched(project / "set.zip", b"PK\x03\x04", local, value)
@@ -220,8 +234,16 @@ def test_a_member_that_is_no_text_is_named(project, refused):
         ("policy.toml", "loss = [1, 2]", "golden/policy.toml: 'loss' is not a table of rows"),
         ("known_failures.toml", "[known]\na = 1", "golden/known_failures.toml: 'known' is not a table of rows"),
         ("policy.toml", f"a = {'9' * 5000}", "golden/policy.toml: Exceeds the limit"),
-        ("numerics/shared.csv", 'check,"metric', "golden/numerics/shared.csv:1: not a table of comma-separated values: unexpected end"),
-        ("numerics/shared.csv", "a" * 200_000, "golden/numerics/shared.csv:1: not a table of comma-separated values: field larger"),
+        (
+            "numerics/shared.csv",
+            'check,"metric',
+            "golden/numerics/shared.csv:1: not a table of comma-separated values: unexpected end",
+        ),
+        (
+            "numerics/shared.csv",
+            "a" * 200_000,
+            "golden/numerics/shared.csv:1: not a table of comma-separated values: field larger",
+        ),
         ("numerics/sources.csv", "source\n", "golden/numerics/sources.csv:1: expected the columns"),
     ],
 )

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 CONTROLS = {"": 0.0, "tiny": 3.0, "small": 40.0}
 WORKS = st.lists(
-    st.tuples(st.integers(0, 10**6), st.floats(0, 1000), st.sampled_from(sorted(CONTROLS))), max_size=60, unique_by=lambda w: w[0]
+    st.tuples(st.integers(0, 10**6), st.floats(0, 1000), st.sampled_from(sorted(CONTROLS))),
+    max_size=60,
+    unique_by=lambda w: w[0],
 ).map(lambda rows: [Work(f"test_{n}", s, control, CONTROLS[control]) for n, s, control in rows])
 COUNTS = st.integers(1, 9)
 
@@ -70,7 +72,10 @@ def test_another_split_has_another_digest():
 
 def test_the_longest_test_comes_first_unless_its_order_says_otherwise():
     works = [Work(f"test{n}", float(n), order=1.5 if n % 3 == 0 else None) for n in range(1, 7)]
-    controls = [Work("bf16 small", 0.0, "small", 9.0, order=math.inf), Work("bf16 tiny", 0.0, "tiny", 1.0, order=math.inf)]
+    controls = [
+        Work("bf16 small", 0.0, "small", 9.0, order=math.inf),
+        Work("bf16 tiny", 0.0, "tiny", 1.0, order=math.inf),
+    ]
     random.Random(0).shuffle(works)
     wanted = ["bf16 small", "bf16 tiny", "test5", "test4", "test2", "test3", "test6", "test1"]
     assert [w.name for w in in_order([*works, *reversed(controls)])] == wanted

@@ -55,7 +55,13 @@ def timed(monkeypatch, machine: Machine) -> Throughput:
     monkeypatch.setattr(benchmark, "_side", lambda config, recipe, *_: machine.side(recipe.name, seconds[recipe.name]))
     recipe = recipes.get("te-current")
     return benchmark.measure(
-        NANO.model, recipe, Execution.EMULATED, NANO.schedule, corpus.load("topics"), device=torch.device("cpu"), session="s"
+        NANO.model,
+        recipe,
+        Execution.EMULATED,
+        NANO.schedule,
+        corpus.load("topics"),
+        device=torch.device("cpu"),
+        session="s",
     )
 
 
@@ -109,12 +115,16 @@ def test_model_flops_by_hand():
     assert benchmark.flops_per_token(c, 64) - benchmark.flops_per_token(c, 32) == 6 * 64 * 32
 
 
-@pytest.mark.parametrize(("execution", "mode"), [(Execution.FUSED, Mode.GRAPHED), (Execution.NATIVE, Mode.COMPILED_GRAPHED)])
+@pytest.mark.parametrize(
+    ("execution", "mode"), [(Execution.FUSED, Mode.GRAPHED), (Execution.NATIVE, Mode.COMPILED_GRAPHED)]
+)
 def test_a_fused_layer_is_not_compiled(monkeypatch, execution, mode):
     """Tracing it takes a minute and finds only graph breaks. BF16 beside it is compiled."""
     asked: list[Mode] = []
 
-    def make(converted: object, optimizer: object, schedule: object, of: Mode, pool: object) -> Callable[..., torch.Tensor]:
+    def make(
+        converted: object, optimizer: object, schedule: object, of: Mode, pool: object
+    ) -> Callable[..., torch.Tensor]:
         asked.append(of)
         return lambda *_: torch.zeros(1)
 
@@ -149,7 +159,7 @@ def test_linears_with_delayed_scales_are_not_traced(monkeypatch, recipe, mode, l
 
 
 @pytest.mark.parametrize("mode", [Mode.COMPILED, Mode.EAGER])
-def test_a_compiled_step_has_a_compiled_optimiser_and_its_record_says_so(monkeypatch, mode):
+def test_a_compiled_step_has_a_compiled_optimizer_and_its_record_says_so(monkeypatch, mode):
     made: list[object] = []
 
     def make(converted: object, optimizer: object, *_: object, **__: object) -> Callable[..., torch.Tensor]:

@@ -28,8 +28,12 @@ class FakeRunner:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def time_block(self, recipe: Recipe, execution: Execution, workload: Workload, variant: str = "", rest: float = 0.0) -> Throughput:
-        self.asked.append((recipe.filters, execution, workload.sequence, workload.micro_batch, variant, *([rest] if rest else [])))
+    def time_block(
+        self, recipe: Recipe, execution: Execution, workload: Workload, variant: str = "", rest: float = 0.0
+    ) -> Throughput:
+        self.asked.append(
+            (recipe.filters, execution, workload.sequence, workload.micro_batch, variant, *([rest] if rest else []))
+        )
         return timed(1.25 if variant else 1.2, block=SHAPE, watch=calm_but(sm_clocks=[1605] * 22, power_capped=0.5))
 
     def split_block(self, recipe: Recipe, execution: Execution, workload: Workload) -> TimeSplit:
@@ -94,7 +98,9 @@ def test_the_batch_of_a_block_is_refused_for_the_step_that_the_suite_times(runne
     code, out, err = run("split", "1b", "--recipe", "te-current", option, "16")
     assert (code, out, runner.asked) == (2, "", [])
     assert err == "fp8parity: --sequence and --micro-batch are those of a block; add --block, or leave them out\n"
-    assert run("split", "1b", "--recipe", "te-current", option, "16", "--block")[0] == 0 and runner.asked == [("block", "1b")]
+    assert run("split", "1b", "--recipe", "te-current", option, "16", "--block")[0] == 0 and runner.asked == [
+        ("block", "1b")
+    ]
 
 
 def test_the_proposed_filter_is_measured_on_request(runner, run):

@@ -23,14 +23,27 @@ SIDE = Split(
     seconds=0.01,
     categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003},
 )
-KEYS = LinearTime(fqns=("attention.k_proj", "attention.v_proj"), k=4096, n=1024, bf16_seconds=[1e-4], recipe_seconds=[2e-4])
+KEYS = LinearTime(
+    fqns=("attention.k_proj", "attention.v_proj"), k=4096, n=1024, bf16_seconds=[1e-4], recipe_seconds=[2e-4]
+)
 SPLIT = TimeSplit(
-    linears=[KEYS], cell=CELL, block=SHAPE, mode=Mode.EAGER, tokens=4096, bf16=SIDE, recipe=SIDE, provenance=HERE, session="s"
+    linears=[KEYS],
+    cell=CELL,
+    block=SHAPE,
+    mode=Mode.EAGER,
+    tokens=4096,
+    bf16=SIDE,
+    recipe=SIDE,
+    provenance=HERE,
+    session="s",
 )
 
 
 def test_names_say_what_was_timed():
-    found = [name_of(r) for r in (made(), made(block=SHAPE), made(block=SHAPE, variant="graphed"), SPLIT, made(variant="length 512"))]
+    found = [
+        name_of(r)
+        for r in (made(), made(block=SHAPE), made(block=SHAPE, variant="graphed"), SPLIT, made(variant="length 512"))
+    ]
     parts = ("training-step", "block", "block-graphed", "block-split", "training-step-length-512")
     assert found == [f"te-current-base-native-topics-{part}.json" for part in parts]
 

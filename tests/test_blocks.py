@@ -45,7 +45,7 @@ def test_the_gpu_rests_before_each_turn_and_the_record_says_so(session, eager, m
 
 
 def test_both_sides_compute_forward_and_backward_of_the_whole_block(eager):
-    """The gradients of all parameters and of the input are those of the plain block; the recipe's differ by its quantisation."""
+    """The gradients of all parameters and of the input are those of the plain block; the recipe's differ by its quantization."""
     grads = {}
     for recipe, execution in ((recipes.get("bf16"), Execution.NATIVE), (CURRENT, Execution.EMULATED)):
         block = blocks.make_block(SMALL, recipe, execution, CPU)
@@ -64,11 +64,20 @@ def test_every_step_clears_the_gradients_of_the_last(eager):
 
 
 def test_bf16_has_the_form_of_the_recipe():
-    """A fused layer beside a fused layer without quantisation: a slow baseline would flatter FP8."""
+    """A fused layer beside a fused layer without quantization: a slow baseline would flatter FP8."""
     bf16 = recipes.get("bf16")
-    assert blocks.sides(CURRENT, Execution.FUSED) == ((CURRENT, Execution.FUSED, False), (CURRENT, Execution.FUSED, True))
-    assert blocks.sides(CURRENT, Execution.NATIVE) == ((bf16, Execution.NATIVE, False), (CURRENT, Execution.NATIVE, True))
-    assert [blocks.default_mode(e) for e in (Execution.FUSED, Execution.NATIVE)] == [Mode.GRAPHED, Mode.COMPILED_GRAPHED]
+    assert blocks.sides(CURRENT, Execution.FUSED) == (
+        (CURRENT, Execution.FUSED, False),
+        (CURRENT, Execution.FUSED, True),
+    )
+    assert blocks.sides(CURRENT, Execution.NATIVE) == (
+        (bf16, Execution.NATIVE, False),
+        (CURRENT, Execution.NATIVE, True),
+    )
+    assert [blocks.default_mode(e) for e in (Execution.FUSED, Execution.NATIVE)] == [
+        Mode.GRAPHED,
+        Mode.COMPILED_GRAPHED,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -86,14 +95,19 @@ def test_what_is_no_block_of_this_project_is_said(shape, words):
 
 def test_dimensions_that_a_recipe_cannot_take_are_named():
     odd = replace(SMALL, shape=replace(SMALL.shape, intermediate=120))
-    with pytest.raises(ValueError, match=r"te-current: layers.0.mlp.gate_proj.out_features = 120 is not divisible by 16"):
+    with pytest.raises(
+        ValueError, match=r"te-current: layers.0.mlp.gate_proj.out_features = 120 is not divisible by 16"
+    ):
         blocks.make_block(odd, CURRENT, Execution.EMULATED, CPU)
 
 
 def test_too_little_memory_says_what_would_fit(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: type("P", (), {"total_memory": 40 * 2**30}))
     text = blocks.too_large(replace(TIMED_BLOCKS["llama3-8b"], sequence=65536), torch.device("cuda:0"))
-    assert text.startswith("llama3-8b: two blocks with 1 x 65536 tokens need about") and "a sequence of 32768 would fit" in text
+    assert (
+        text.startswith("llama3-8b: two blocks with 1 x 65536 tokens need about")
+        and "a sequence of 32768 would fit" in text
+    )
     none = blocks.too_large(TIMED_BLOCKS["llama3-405b"], torch.device("cuda:0"))
     assert none.endswith("even short sequences do not fit: take a larger GPU") or "would fit" in none
 

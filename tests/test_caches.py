@@ -56,5 +56,7 @@ def test_the_folder_is_not_recorded(tmp_path: Path):
     before = variables.recorded(os.environ)
     caches.use(tmp_path)
     recorded = variables.recorded(os.environ)
-    assert {k: v for k, v in recorded.items() if not k.endswith("_DIR")} == {k: v for k, v in before.items() if not k.endswith("_DIR")}
+    assert {k: v for k, v in recorded.items() if not k.endswith("_DIR")} == {
+        k: v for k, v in before.items() if not k.endswith("_DIR")
+    }
     assert str(tmp_path) not in str(recorded)

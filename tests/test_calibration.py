@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.cli import main
-from fp8parity.cli.calibrate import _cells, _quantising, changed, table
+from fp8parity.cli.calibrate import _cells, _quantizing, changed, table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
 from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
@@ -62,9 +62,14 @@ def test_a_fault_is_seen_from_ten_units_of_noise_on(run: Make, early: float, can
     assert found.problems == problems
 
 
-@pytest.mark.parametrize(("gap", "end", "problem"), [(0.0005, 3.0, "shifted outputs stand below 10 sd"), (0.05, 3.9, "below 50%")])
+@pytest.mark.parametrize(
+    ("gap", "end", "problem"), [(0.0005, 3.0, "shifted outputs stand below 10 sd"), (0.05, 3.9, "below 50%")]
+)
 def test_a_schedule_without_signal_or_without_context_is_refused(run: Make, gap: float, end: float, problem: str):
-    runs = [r.model_copy(update={"loss": (np.asarray(r.loss) + (end - 3.0)).tolist()}) for r in standard(run, outputs_shifted=(gap, 0))]
+    runs = [
+        r.model_copy(update={"loss": (np.asarray(r.loss) + (end - 3.0)).tolist()})
+        for r in standard(run, outputs_shifted=(gap, 0))
+    ]
     found = calibrate(runs)
     assert not found.accepted
     assert any(problem in p for p in found.problems)
@@ -86,7 +91,11 @@ def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
 
 def test_a_fault_that_is_not_a_number_is_seen(run: Make):
     runs = standard(run, outputs_shifted=(0.05, 0))
-    lost = [r.model_copy(update={"loss": [*r.loss[:70], math.nan]}) if r.variant else r for r in runs if not r.variant.startswith("rep")]
+    lost = [
+        r.model_copy(update={"loss": [*r.loss[:70], math.nan]}) if r.variant else r
+        for r in runs
+        if not r.variant.startswith("rep")
+    ]
     found = calibrate([*lost, *(r for r in runs if r.variant.startswith("rep"))])
     assert {line.name: line.seen_by for line in found.lines}["outputs shifted"] == "tail"
 
@@ -118,7 +127,16 @@ def test_changes_of_schedule_and_dimensions():
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
-    arguments = ["--model", "micro", "--change", "steps=16,warmup=4,tail=8,rows=1,length=64", "--seeds", "2", "--replicas", "1"]
+    arguments = [
+        "--model",
+        "micro",
+        "--change",
+        "steps=16,warmup=4,tail=8,rows=1,length=64",
+        "--seeds",
+        "2",
+        "--replicas",
+        "1",
+    ]
     arguments += ["--recipe", "te-current", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
     assert main(["calibrate", *arguments]) == 1
     out = capsys.readouterr().out.splitlines()
@@ -140,12 +158,17 @@ def test_the_canary_moves_in_units_of_its_bands(trajectory: Make):
         cell=trajectory().cell, check="canary", values=[Measurement(metric="m", where="w", value=1.0)], provenance=trajectory().provenance,
         session="s",
     )  # fmt: skip
-    faulty = sound.model_copy(update={"variant": "outputs shifted", "values": [Measurement(metric="m", where="w", value=9.0)]})
+    faulty = sound.model_copy(
+        update={"variant": "outputs shifted", "values": [Measurement(metric="m", where="w", value=9.0)]}
+    )
     assert canary_ratios([sound, faulty], Policy(path=Path("policy.toml"))) == {"outputs shifted": 0.0}
     banded = Policy(path=Path("policy.toml"), band=(Band(check=("canary",), band=0.5, why="a made-up row"),))
     assert canary_ratios([sound, faulty], banded) == {"outputs shifted": 16.0}
     elsewhere = faulty.model_copy(update={"values": [Measurement(metric="m", where="x", value=9.0)]})
-    with pytest.raises(ValueError, match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold"):
+    with pytest.raises(
+        ValueError,
+        match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold",
+    ):
         canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))
 
 
@@ -158,12 +181,15 @@ def test_a_variant_of_a_recipe_is_trained_only_by_name():
         assert ("te-current" in names) is (globs != ["te-current-ends-bf16"])
 
 
-def test_a_recipe_that_quantises_nothing_of_a_model_is_left_out_with_a_line(capsys):
+def test_a_recipe_that_quantizes_nothing_of_a_model_is_left_out_with_a_line(capsys):
     control = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus="topics")
     cells = _cells(control, ["te-cur*"], None)
-    kept = {c.recipe for c in _quantising(cells, presets()["micro"])}
+    kept = {c.recipe for c in _quantizing(cells, presets()["micro"])}
     ends = {"te-current-ends-bf16", "te-current-ends-bf16-fp8-weights"}
     assert {c.recipe for c in cells} - kept == ends
     lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"{name} is left out: its rules leave nothing of micro to quantise: blocks 0, -1 in BF16" for name in sorted(ends)]
-    assert _quantising(cells, presets()["tiny"]) == cells
+    assert lines == [
+        f"{name} is left out: its rules leave nothing of micro to quantize: blocks 0, -1 in BF16"
+        for name in sorted(ends)
+    ]
+    assert _quantizing(cells, presets()["tiny"]) == cells

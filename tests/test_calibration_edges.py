@@ -33,7 +33,9 @@ def sound(run: Make) -> Runs:
 def canary(trajectory: Make, variant: str, value: float, check: str = "canary") -> Measurements:
     values = [Measurement(metric="m", where="w", value=value)]
     made = trajectory()
-    return Measurements(cell=made.cell, check=check, values=values, provenance=made.provenance, session="s", variant=variant)
+    return Measurements(
+        cell=made.cell, check=check, values=values, provenance=made.provenance, session="s", variant=variant
+    )
 
 
 def without_seed_1(runs: Runs) -> Runs:
@@ -41,7 +43,10 @@ def without_seed_1(runs: Runs) -> Runs:
 
 
 def without_schedule(runs: Runs) -> Runs:
-    return [r.model_copy(update={"schedule": {k: v for k, v in r.schedule.items() if k not in ("rows", "length")}}) for r in runs]
+    return [
+        r.model_copy(update={"schedule": {k: v for k, v in r.schedule.items() if k not in ("rows", "length")}})
+        for r in runs
+    ]
 
 
 def stopped(runs: Runs) -> Runs:
@@ -63,7 +68,10 @@ def of(*kinds: str) -> Callable[[Runs], Runs]:
     [
         (lambda runs: [r for r in runs if r.seed == 0], "a calibration needs one schedule and two BF16 seeds"),
         (without_seed_1, "seed 1 of replica1 has no BF16 run beside it"),
-        (lambda runs: of("te-current")(without_seed_1(runs)), "seed 1 of te-current emulated has no BF16 run beside it"),
+        (
+            lambda runs: of("te-current")(without_seed_1(runs)),
+            "seed 1 of te-current emulated has no BF16 run beside it",
+        ),
         (without_schedule, "the schedule has no length, rows"),
         (stopped, "BF16 itself is not finite; the learning rate may be too high"),
         (of("replica"), "a calibration needs replicas and recipes"),
@@ -87,7 +95,11 @@ def test_only_the_canary_stands_beside_the_losses(trajectory: Make, sound: Runs,
     small = [run("new fault", s, 2e-5) for s in SEEDS]
     moved = [canary(trajectory, "", 1.0), canary(trajectory, "new fault", 9.0)]
     others = [canary(trajectory, "", 1.0, "gradients"), canary(trajectory, "new fault", 99.0, "gradients")]
-    [line] = [found for found in calibrate_records([*sound, *small, *moved, *others], BANDED).lines if found.name == "new fault"]
+    [line] = [
+        found
+        for found in calibrate_records([*sound, *small, *moved, *others], BANDED).lines
+        if found.name == "new fault"
+    ]
     assert (line.canary_ratio, line.seen_by) == (16.0, "canary")
 
 
@@ -102,7 +114,9 @@ def test_the_tail_holds_the_last_steps_only(sound: Runs):
     before, after = calibrate(sound), calibrate([risen(r) for r in sound])
     for name in ("noise", "replica_noise", "tail_loss", "learnt"):
         assert getattr(after, name) == pytest.approx(getattr(before, name), rel=1e-9), name
-    assert [(line.mean, line.sd) for line in after.lines] == [pytest.approx((line.mean, line.sd)) for line in before.lines]
+    assert [(line.mean, line.sd) for line in after.lines] == [
+        pytest.approx((line.mean, line.sd)) for line in before.lines
+    ]
 
 
 def test_a_spread_needs_two_seeds(run: Make, sound: Runs):
@@ -121,7 +135,8 @@ def test_a_schedule_without_the_standard_fault_has_no_signal(run: Make):
 
 
 @pytest.mark.parametrize(
-    ("level", "problems"), [(3.5, ()), (3.5625, ("the model has gone 44% of the way to the bigram entropy, below 50%",))]
+    ("level", "problems"),
+    [(3.5, ()), (3.5625, ("the model has gone 44% of the way to the bigram entropy, below 50%",))],
 )
 def test_half_of_the_way_is_enough(sound: Runs, level: float, problems: Sequence[str]):
     flat = [

@@ -7,7 +7,7 @@ import math
 import pytest
 import two_sides
 from fp8parity.judging.bounds import Limits
-from fp8parity.judging.causes import Part, Seen, accumulator, causes, local, one_direction, unquantised
+from fp8parity.judging.causes import Part, Seen, accumulator, causes, local, one_direction, unquantized
 from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import Policy
@@ -15,7 +15,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from trajectories import PROVENANCE
 
-NOTHING = "this is BF16's SQNR: nothing was quantised"
+NOTHING = "this is BF16's SQNR: nothing was quantized"
 BF16 = Limits(48.0, 52.0, rule=(48.0, 52.0), why="a made-up row")
 INF, NAN = math.inf, math.nan
 
@@ -44,7 +44,7 @@ def part(*found: Seen, check: str = "gemm") -> Part:
 )
 def test_half_of_the_sqnrs_lie_in_bf16s_limits_where_the_recipes_do_not(found, text):
     numbers = [{"value": 50.0, "expected": 28.0, "bf16": BF16, "decibels": True} | given for given in found]
-    assert unquantised(part(*(seen("sqnr", i, **given) for i, given in enumerate(numbers)))) == text
+    assert unquantized(part(*(seen("sqnr", i, **given) for i, given in enumerate(numbers)))) == text
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,10 @@ def test_half_of_the_sqnrs_lie_in_bf16s_limits_where_the_recipes_do_not(found, t
     [
         ([(0.0, 3.5, 0.0)], "its worst row lost up to 4 dB, the whole 0.0 dB: some rows (tokens) are wrong"),
         ([(1.0, 4.5, 1.0)], "its worst row lost up to 4 dB, the whole 1.0 dB: some rows (tokens) are wrong"),
-        ([(1.0, 1.0, 4.5)], "its worst column lost up to 4 dB, the whole 1.0 dB: some columns (output features) are wrong"),
+        (
+            [(1.0, 1.0, 4.5)],
+            "its worst column lost up to 4 dB, the whole 1.0 dB: some columns (output features) are wrong",
+        ),
         ([(1.0, 3.5, 0.0)], None),
         ([(0.0, 3.5, 1.0)], None),
         ([(1.0, 4.0, 0.0)], None),
@@ -66,12 +69,19 @@ def test_half_of_the_sqnrs_lie_in_bf16s_limits_where_the_recipes_do_not(found, t
 )
 def test_rows_are_wrong_if_in_most_places_they_lost_over_3_db_more_than_the_rest(drops, text):
     names = ("sqnr", "worst row sqnr", "worst column sqnr")
-    found = [seen(name, i, 32.0 - drop, 32.0) for i, place in enumerate(drops) for name, drop in zip(names, place, strict=True)]
+    found = [
+        seen(name, i, 32.0 - drop, 32.0)
+        for i, place in enumerate(drops)
+        for name, drop in zip(names, place, strict=True)
+    ]
     assert local(part(*found)) == text
 
 
 def test_places_without_a_finite_and_a_measured_number_are_left_out():
-    found = [seen("gain", i, value, expected) for i, (value, expected) in enumerate([(1.0, 2.0), (3.0, None), (NAN, 4.0), (INF, 5.0)])]
+    found = [
+        seen("gain", i, value, expected)
+        for i, (value, expected) in enumerate([(1.0, 2.0), (3.0, None), (NAN, 4.0), (INF, 5.0)])
+    ]
     assert list(part(*found).pairs("gain")) == [((1.0, 2.0),)]
 
 
@@ -111,7 +121,10 @@ def test_shifts_to_both_sides_of_zero_have_no_direction(shifts):
     assert one_direction(part(*gains(shifts, [0.0] * len(shifts)))) is None
 
 
-GROWS, SAME = "the bias grows with K ({}): a short accumulator", "the bias is the same for every K ({}): a scale, not an accumulator"
+GROWS, SAME = (
+    "the bias grows with K ({}): a short accumulator",
+    "the bias is the same for every K ({}): a scale, not an accumulator",
+)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +189,11 @@ def test_of_the_sqnrs_one_on_an_end_of_its_limits_is_inside(others, text):
 def test_a_gemm_whose_numbers_are_inside_their_limits_has_no_cause(gemm, ends, outside):
     """Its rows lost 18 dB, and its limits may allow that. Another GEMM is outside, and a metric without limits is nowhere."""
     wide = (0.0, 99.0)
-    own = [(f"{gemm} sqnr", "a", 28.0, wide), (f"{gemm} worst row sqnr", "a", 10.0, ends), (f"{gemm} worst column sqnr", "a", 28.0, wide)]
+    own = [
+        (f"{gemm} sqnr", "a", 28.0, wide),
+        (f"{gemm} worst row sqnr", "a", 10.0, ends),
+        (f"{gemm} worst column sqnr", "a", 28.0, wide),
+    ]
     text = f"{gemm}: its worst row lost up to 18 dB, the whole 0.0 dB: some rows (tokens) are wrong"
     assert told(*own, ("wgrad sqnr", "a", 100.0, wide), ("other", "a", 100.0, None)) == ([text] if outside else [])
     assert told(*own, ("other", "a", 100.0, None)) == ([text] if outside else [])

@@ -15,41 +15,49 @@ from sessions import measurements, verdict
 H200, XEON = measurements("h200"), measurements("xeon")
 
 
-def record(check: str, recipe: str, execution: Execution = Execution.NATIVE, among: list[Measurements] = H200) -> Measurements:
-    return next(r for r in among if (r.check, r.cell.recipe, r.cell.model, r.cell.execution) == (check, recipe, "tiny", execution))
+def record(
+    check: str, recipe: str, execution: Execution = Execution.NATIVE, among: list[Measurements] = H200
+) -> Measurements:
+    return next(
+        r
+        for r in among
+        if (r.check, r.cell.recipe, r.cell.model, r.cell.execution) == (check, recipe, "tiny", execution)
+    )
 
 
 def changed(made: Measurements, values: dict[str, float] | None = None, *, recipe: str = "") -> Measurements:
     """The record with other values, by metric or by place, as a record of another recipe."""
     new = values or {}
     found = [replace(m, value=new.get(m.place, new.get(m.metric, m.value))) for m in made.values]
-    return made.model_copy(update={"cell": made.cell.model_copy(update={"recipe": recipe or made.cell.recipe}), "values": found})
+    return made.model_copy(
+        update={"cell": made.cell.model_copy(update={"recipe": recipe or made.cell.recipe}), "values": found}
+    )
 
 
 def causes(found: Verdict) -> list[str]:
     return [text for name, text in found.lines if name == "cause"]
 
 
-class TestUnquantised:
+class TestUnquantized:
     def test_gemms_of_bf16(self):
         made = changed(record("gemm", "bf16", among=XEON), recipe="te-block")
-        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"]
+        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized"]
 
     def test_gradients_of_bf16(self):
         [cause] = causes(verdict(changed(record("gradients", "bf16"), recipe="te-current")))
         assert cause.startswith("total sqnr, ")
-        assert cause.endswith(": this is BF16's SQNR: nothing was quantised")
+        assert cause.endswith(": this is BF16's SQNR: nothing was quantized")
 
     def test_records_without_gains_are_judged_as_well(self):
         made = changed(record("gemm", "bf16"), recipe="te-block")
-        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"]
+        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized"]
 
     @pytest.mark.parametrize("value", [40.0, 60.0])
     def test_an_sqnr_that_is_too_high_but_not_bf16s_proves_nothing(self, value):
         found = verdict(changed(record("gemm", "te-block"), {"fprop sqnr": value}))
         assert (found.status, causes(found)) == ("fail", [])
 
-    def test_a_wrong_bf16_is_not_called_unquantised(self):
+    def test_a_wrong_bf16_is_not_called_unquantized(self):
         found = verdict(changed(record("gemm", "bf16"), {"fprop sqnr": 60.0}))
         assert (found.status, causes(found)) == ("fail", [])
 
@@ -95,14 +103,18 @@ class TestOneGemm:
         """Results that are 1% too small may also be rounded towards zero. 1% too large is a scale."""
         made = record("gemm", "te-block", Execution.EMULATED, XEON)
         small, large = (causes(verdict(scaled(made, factor))) for factor in (0.99, 1.01))
-        assert [text.rpartition(": ")[2] for text in small] == ["a scale, or sums or results that are rounded towards zero"]
+        assert [text.rpartition(": ")[2] for text in small] == [
+            "a scale, or sums or results that are rounded towards zero"
+        ]
         assert [text.rpartition(": ")[2] for text in large] == ["a scale, not an accumulator"]
 
     def test_the_worst_rows_and_the_whole_are_told_apart(self):
         made = record("gemm", "te-block", Execution.EMULATED, XEON)
         lost = {"fprop worst row sqnr": 12.0, "fprop sqnr": 1.0}
         found = changed(made, {m.place: m.value - lost[m.metric] for m in made.values if m.metric in lost})
-        assert causes(verdict(found)) == ["fprop: its worst row lost up to 12 dB, the whole 1.0 dB: some rows (tokens) are wrong"]
+        assert causes(verdict(found)) == [
+            "fprop: its worst row lost up to 12 dB, the whole 1.0 dB: some rows (tokens) are wrong"
+        ]
 
     @pytest.mark.parametrize("which", ["row", "column"])
     @pytest.mark.parametrize(
@@ -118,7 +130,9 @@ class TestOneGemm:
         lost = {f"{gemm} worst {which} sqnr": 12.0, f"{gemm} sqnr": 1.0}
         found = changed(made, {m.place: m.value - lost[m.metric] for m in made.values if m.metric in lost})
         axis = axes[which == "column"]
-        assert causes(verdict(found)) == [f"{gemm}: its worst {which} lost up to 12 dB, the whole 1.0 dB: some {which}s ({axis}) are wrong"]
+        assert causes(verdict(found)) == [
+            f"{gemm}: its worst {which} lost up to 12 dB, the whole 1.0 dB: some {which}s ({axis}) are wrong"
+        ]
 
     def test_a_gain_that_explains_all_of_the_noise_leaves_nothing(self):
         assert math.isnan(_without(1.0, 0.0)) and math.isnan(_without(-1.0, 3.0))
@@ -150,9 +164,13 @@ class TestUnclear:
         assert (found.status, causes(found)) == ("fail", [])
 
 
-def test_one_place_above_its_limits_is_not_said_to_be_unquantised():
-    """At small, one linear of 17 blocks had BF16's SQNR under a rule that was too narrow. All others were quantised."""
-    [made] = [r for r in H200 if (r.cell.recipe, r.cell.model, r.check) == ("te-block", "small", "layers") and r.cell.execution == "native"]
+def test_one_place_above_its_limits_is_not_said_to_be_unquantized():
+    """At small, one linear of 17 blocks had BF16's SQNR under a rule that was too narrow. All others were quantized."""
+    [made] = [
+        r
+        for r in H200
+        if (r.cell.recipe, r.cell.model, r.check) == ("te-block", "small", "layers") and r.cell.execution == "native"
+    ]
     raised = [replace(m, value=52.0) if m.place == "fprop layer sqnr @ 14.attention.o_proj" else m for m in made.values]
     assert causes(verdict(made.model_copy(update={"values": raised}))) == []
 
@@ -163,7 +181,10 @@ def gained(factors: list[float]) -> Measurements:
     gains = {m.where: m.value for m in made.values if m.metric == "fprop gain"}
     new = {where: (1 + gain) * factor - 1 for (where, gain), factor in zip(gains.items(), factors, strict=True)}
     sqnrs = {m.where: m.value for m in made.values if m.metric == "fprop sqnr" and m.where in gains}
-    noise = {w: (10 ** (-s / 10) - gains[w] ** 2) * (1 + new[w]) ** 2 / (1 + gains[w]) ** 2 + new[w] ** 2 for w, s in sqnrs.items()}
+    noise = {
+        w: (10 ** (-s / 10) - gains[w] ** 2) * (1 + new[w]) ** 2 / (1 + gains[w]) ** 2 + new[w] ** 2
+        for w, s in sqnrs.items()
+    }
     places = {f"fprop gain @ {where}": value for where, value in new.items()}
     return changed(made, places | {f"fprop sqnr @ {where}": -10 * math.log10(value) for where, value in noise.items()})
 
@@ -171,7 +192,10 @@ def gained(factors: list[float]) -> Measurements:
 @pytest.mark.parametrize(
     ("factors", "words"),
     [
-        ([0.9] * 7, "fprop: a gain of 0.9 for all operands, and otherwise the SQNR is as expected: a scale, not an accumulator"),
+        (
+            [0.9] * 7,
+            "fprop: a gain of 0.9 for all operands, and otherwise the SQNR is as expected: a scale, not an accumulator",
+        ),
         (
             [0.97, 0.98, 0.96, 0.97, 0.98, 0.96, 0.99],
             "fprop: results are too small by 1.00% to 4.00%, and otherwise the SQNR is as expected: operands, partial sums or results are "

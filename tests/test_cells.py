@@ -37,9 +37,18 @@ def test_a_count_beyond_64_bits_is_refused():
 
 def test_names_of_cells():
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
-    assert (cell.id, cell.title, cell.label) == ("te-current-tiny-native", "te-current-tiny-native", "te-current native")
+    assert (cell.id, cell.title, cell.label) == (
+        "te-current-tiny-native",
+        "te-current-tiny-native",
+        "te-current native",
+    )
     assert cell.on("text:x").title == "te-current-tiny-native on text:x"
-    assert (cell.control.id, cell.control.label, cell.control.is_control, cell.is_control) == ("bf16-tiny-native", "bf16", True, False)
+    assert (cell.control.id, cell.control.label, cell.control.is_control, cell.is_control) == (
+        "bf16-tiny-native",
+        "bf16",
+        True,
+        False,
+    )
 
 
 def test_a_machine_keeps_each_kind_of_record_apart(trajectory):

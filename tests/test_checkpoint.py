@@ -12,7 +12,7 @@ from faults.checkpoints import loaded, scales_in_bf16
 from faults.fault import Bench
 from faults.looks import Measured, sound
 from fp8parity.checks import checkpoint
-from fp8parity.checks.checkpoint import PLAIN, QUANTISED, arms, changed, differences
+from fp8parity.checks.checkpoint import PLAIN, QUANTIZED, arms, changed, differences
 from fp8parity.distributed import arms as sharded
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
@@ -40,10 +40,10 @@ def test_a_scale_that_is_saved_in_bf16_moves_a_whole_weight(session, monkeypatch
     """Two weights that are kept as codes lie within 2**-9 of the saved ones, and no other tensor changes."""
     loaded(scales_in_bf16)(monkeypatch)
     found = measured(checkpoint.measure(session.subject("te-current")))
-    low, high = found[f"lowest gain @ {QUANTISED}"], found[f"highest gain @ {QUANTISED}"]
+    low, high = found[f"lowest gain @ {QUANTIZED}"], found[f"highest gain @ {QUANTIZED}"]
     assert 1 - 2**-8 < low < 0.9999 or 1.0001 < high < 1 + 2**-8
-    assert found[f"changed weights @ {QUANTISED}"] > 1
-    assert found[f"changed masters @ {QUANTISED}"] == found[f"changed weights @ {PLAIN}"] == 0
+    assert found[f"changed weights @ {QUANTIZED}"] > 1
+    assert found[f"changed masters @ {QUANTIZED}"] == found[f"changed weights @ {PLAIN}"] == 0
 
 
 def test_which_cells_have_a_checkpoint_of_their_own(session):
@@ -59,10 +59,10 @@ def test_which_cells_have_a_checkpoint_of_their_own(session):
     [
         ("bf16", "native", [PLAIN]),
         ("te-delayed", "emulated", [PLAIN]),
-        ("te-current", "emulated", [PLAIN, QUANTISED]),
-        ("te-current", "native", [PLAIN, QUANTISED]),
+        ("te-current", "emulated", [PLAIN, QUANTIZED]),
+        ("te-current", "native", [PLAIN, QUANTIZED]),
         ("te-current", "fused", [PLAIN]),
-        ("te-current-ends-bf16-fp8-weights", "native", [QUANTISED]),
+        ("te-current-ends-bf16-fp8-weights", "native", [QUANTIZED]),
     ],
 )
 def test_the_ways_to_keep_weights(session, stand_in, recipe, execution, kept):
@@ -84,7 +84,9 @@ def test_a_tensor_that_is_missing_counts_as_changed():
     assert changed({}, {}) == 0
 
 
-@pytest.mark.parametrize("after", [torch.ones(2, 1), torch.ones(2, dtype=torch.float64), torch.tensor([1.0, torch.nan])])
+@pytest.mark.parametrize(
+    "after", [torch.ones(2, 1), torch.ones(2, dtype=torch.float64), torch.tensor([1.0, torch.nan])]
+)
 def test_a_tensor_of_another_shape_or_dtype_or_with_nan_counts_as_changed(after):
     """Both shapes hold two ones, and both dtypes hold the same numbers."""
     assert changed({"a": torch.ones(2)}, {"a": after}) == 1
@@ -102,7 +104,10 @@ def test_state_of_transformer_engine_is_compared_by_its_tensors():
     def packed(**held: Any) -> dict[str, Any]:
         import pickle
 
-        return {"m._extra_state": torch.frombuffer(bytearray(pickle.dumps(held)), dtype=torch.uint8), "n._extra_state": torch.empty(0)}
+        return {
+            "m._extra_state": torch.frombuffer(bytearray(pickle.dumps(held)), dtype=torch.uint8),
+            "n._extra_state": torch.empty(0),
+        }
 
     scale = torch.tensor([3.0])
     assert checkpoint._extra_state(packed(scale_fwd=scale, recipe="x")) == {"m._extra_state.scale_fwd": scale}
@@ -116,5 +121,5 @@ def test_state_of_transformer_engine_is_compared_by_its_tensors():
         ("te-current", ["fsdp", "hsdp", "reduced once", "bf16 reduction", "bf16 parameters", "fp8 primary weights"]),
     ],
 )
-def test_a_recipe_that_keeps_quantised_weights_is_sharded_with_them(recipe, names):
+def test_a_recipe_that_keeps_quantized_weights_is_sharded_with_them(recipe, names):
     assert [arm.name for arm in sharded.arms(RECIPES[recipe], Execution.NATIVE, 2)] == names

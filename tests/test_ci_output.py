@@ -56,12 +56,16 @@ def test_there_are_no_annotations_outside_of_github_actions(gate):
 
 def test_annotations_and_summary_in_github_actions_alone(gate, tmp_path):
     summary = tmp_path / "summary.md"
-    done = gate(te_current="fail", te_block="drift", environment={"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)})
+    done = gate(
+        te_current="fail", te_block="drift", environment={"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(summary)}
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("::error")]
     behind = "%0A  environment  NVTE_X=1 2: Transformer Engine may do something else than the recipe's name says"
     assert lines == [
-        "::error title=te-current-tiny-emulated%3A loss parity fail::te-current-tiny-emulated: loss parity fail: 50%25 off: a, b" + behind,
-        "::error title=te-block-tiny-emulated%3A loss parity drift::te-block-tiny-emulated: loss parity drift: 50%25 off: a, b" + behind,
+        "::error title=te-current-tiny-emulated%3A loss parity fail::te-current-tiny-emulated: loss parity fail: 50%25 off: a, b"
+        + behind,
+        "::error title=te-block-tiny-emulated%3A loss parity drift::te-block-tiny-emulated: loss parity drift: 50%25 off: a, b"
+        + behind,
     ]
     assert summary.read_text().startswith("# FP8 parity report")
     assert "te-block" in summary.read_text()
@@ -85,8 +89,16 @@ def test_a_known_failure_is_green_and_in_sight(gate, tmp_path, workers):
         (KNOWN, "pass", "te-block-tiny-emulated loss parity is green now; remove the entry or narrow it"),
         (KNOWN, "inconclusive", "Refuse: te-block emulated on tiny is inconclusive"),
         (KNOWN.replace("2999", "2001"), "fail", "expired on 2001-01-01"),
-        (KNOWN.replace("te-block", "te-blok"), "pass", "recipe te-blok; model tiny selects no cell of the whole matrix"),
-        (KNOWN.replace("loss parity", "los parity"), "pass", "there is no check 'los parity'; known: loss parity, throughput, "),
+        (
+            KNOWN.replace("te-block", "te-blok"),
+            "pass",
+            "recipe te-blok; model tiny selects no cell of the whole matrix",
+        ),
+        (
+            KNOWN.replace("loss parity", "los parity"),
+            "pass",
+            "there is no check 'los parity'; known: loss parity, throughput, ",
+        ),
     ],
 )
 def test_a_known_failure_that_is_none_is_red(gate, known, status, words):

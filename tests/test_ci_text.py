@@ -15,7 +15,9 @@ def verdict(status="fail", corpus="topics", check="gemm", detail=None):
 
 
 def test_one_annotation_a_failing_cell():
-    found = ci.failures([verdict(), verdict("error", check="state"), verdict("pass"), verdict("known")], ["nothing ran"])
+    found = ci.failures(
+        [verdict(), verdict("error", check="state"), verdict("pass"), verdict("known")], ["nothing ran"]
+    )
     assert [title for title, _ in found] == ["te-current-tiny-native: gemm fail, state error", "fp8-parity"]
     assert found[0][1].count("\n") == 1
 
@@ -53,14 +55,16 @@ def test_what_was_judged_by_rules_alone_is_a_property():
 
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
-    ci.summarise("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
+    ci.summarize("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
     assert path.read_text() == "# T\n\nsentence\n\nThe whole report is too long for a summary; see the job's files.\n"
 
 
 def test_compare_annotates_what_is_worse(trajectory, tmp_path, capsys, monkeypatch):
     (tmp_path / "policy.toml").write_text('[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n')
     for name, shift in (("old", 0.0), ("new", 0.02)):
-        for r in [x for s in range(3) for x in (trajectory(seed=s), trajectory("te-current", s, shift + 1e-4 * (s + 1)))]:
+        for r in [
+            x for s in range(3) for x in (trajectory(seed=s), trajectory("te-current", s, shift + 1e-4 * (s + 1)))
+        ]:
             write_json(tmp_path / name / name_of(r), r)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "s.md"))

@@ -88,7 +88,9 @@ def test_power_from_records(gaps, capsys):
 
 
 def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):
-    assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--recipe", "te-curren", "--records", str(gaps)]) == 2
+    assert (
+        main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--recipe", "te-curren", "--records", str(gaps)]) == 2
+    )
     assert "did you mean te-current" in capsys.readouterr().err
 
 
@@ -102,7 +104,9 @@ def measured(trajectory, value: float) -> Measurements:
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
     row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
     # A record of an older schema may lack the other numbers of its check.
-    return Measurements(schema_version=1, cell=cell, check="gemm", values=[row], provenance=trajectory().provenance, session="s")
+    return Measurements(
+        partial=True, cell=cell, check="gemm", values=[row], provenance=trajectory().provenance, session="s"
+    )
 
 
 @pytest.mark.parametrize(("value", "code"), [(28.5, 0), (24.0, 1), (55.6, 1)])
@@ -143,12 +147,18 @@ def bare(trajectory, tmp_path) -> list[str]:
 
 def test_judge_says_what_rules_alone_judged(bare, capsys):
     assert main(bare) == 0
-    assert "not measured: no numbers for gemm (fprop sqnr @ nowhere); rules only (1 cell, first bf16-" in capsys.readouterr().out
+    assert (
+        "not measured: no numbers for gemm (fprop sqnr @ nowhere); rules only (1 cell, first bf16-"
+        in capsys.readouterr().out
+    )
 
 
 def test_judge_can_require_numbers(bare, capsys):
     assert main([*bare, "--require-numbers"]) == 1
-    assert "Refuse: the only check that ran is green, but no numbers for gemm (fprop sqnr @ nowhere)" in capsys.readouterr().out
+    assert (
+        "Refuse: the only check that ran is green, but no numbers for gemm (fprop sqnr @ nowhere)"
+        in capsys.readouterr().out
+    )
 
 
 def test_judge_of_a_whole_run_names_what_nothing_needed(trajectory, tmp_path, capsys):
@@ -190,7 +200,9 @@ def first_steps(trajectory, tmp_path):
     """Two seeds of BF16 and te-current whose first gradients differ."""
     for s in (0, 1):
         runs = (("bf16", 0.0, 2.0, 0.5), ("te-current", 1e-4 * (s + 1), 1.9 + 0.02 * s, 0.4))
-        for made in (trajectory(r, s, gap, grad_norm=[a] + [1.0] * 11, first_gradients={"w": b}) for r, gap, a, b in runs):
+        for made in (
+            trajectory(r, s, gap, grad_norm=[a] + [1.0] * 11, first_gradients={"w": b}) for r, gap, a, b in runs
+        ):
             write_json(tmp_path / "set" / name_of(made), made)
 
 

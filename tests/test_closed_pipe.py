@@ -51,6 +51,12 @@ def test_step_times_of_records_become_goldens_whoever_reads(tmp_path):
     """All of them, also where the reader of the output has gone: `golden store SET | head -1`."""
     (tmp_path / "policy.toml").write_text((Path(GOLDEN) / "policy.toml").read_text())
     without_reader("golden", "store", f"{GOLDEN}/records/h200-throughput.zip", "--golden-dir", str(tmp_path))
-    stored = {p.name: len(json.loads(p.read_text())["cells"]) for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")}
+    stored = {
+        p.name: len(json.loads(p.read_text())["cells"])
+        for p in (tmp_path / "throughput" / "nvidia-h200").glob("*.json")
+    }
     assert stored == {"small.json": 9, "base.json": 9, "1b.json": 9}
-    assert main(["golden", "store", f"{GOLDEN}/records/upgrades/xeon-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)]) == 2
+    assert (
+        main(["golden", "store", f"{GOLDEN}/records/upgrades/xeon-torchao-0.18.0.zip", "--golden-dir", str(tmp_path)])
+        == 2
+    )

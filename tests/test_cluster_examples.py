@@ -53,14 +53,16 @@ def job_faults(job: dict[str, Any]) -> list[str]:
     volumes = {v["name"]: v for v in pod["volumes"]}
     gpus, asked = container["resources"]["limits"]["nvidia.com/gpu"], re.search(r"-k x(\d+)", command)
     shared = any(
-        path == "/dev/shm" and volumes.get(name, {}).get("emptyDir", {}).get("medium") == "Memory" for name, path in mounts.items()
+        path == "/dev/shm" and volumes.get(name, {}).get("emptyDir", {}).get("medium") == "Memory"
+        for name, path in mounts.items()
     )
     checks = {
         "it is no Job of batch/v1": (job["apiVersion"], job["kind"]) == ("batch/v1", "Job"),
         "it is not indexed": spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"],
         "pods of a Job restart never or on failure": pod["restartPolicy"] in ("Never", "OnFailure"),
         "FP8PARITY_SHARDS is not the number of completions": env.get("FP8PARITY_SHARDS") == str(spec["completions"]),
-        "the shard is not taken from the index": "--parity-shard auto" in command and "$JOB_COMPLETION_INDEX" in command,
+        "the shard is not taken from the index": "--parity-shard auto" in command
+        and "$JOB_COMPLETION_INDEX" in command,
         "a volume is mounted that there is not": set(mounts) <= set(volumes),
         "fewer GPUs than ranks": asked is None or gpus >= int(asked[1]),
         "ranks without shared memory": "suites/distributed" not in command or shared,

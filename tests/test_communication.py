@@ -74,7 +74,9 @@ def test_what_a_rank_does_to_its_shard_is_shared_at_best():
     assert all(r.high == 0.4 for r in found)
 
 
-@pytest.mark.parametrize(("arm", "weight"), [("fsdp", 2), ("bf16 parameters", 2), ("fp8 all-gather", 1), ("fp8 primary weights", 1)])
+@pytest.mark.parametrize(
+    ("arm", "weight"), [("fsdp", 2), ("bf16 parameters", 2), ("fp8 all-gather", 1), ("fp8 primary weights", 1)]
+)
 def test_a_converted_weight_travels_in_fp8_where_the_arm_says_so(arm, weight):
     assert [a.weight_bytes for a in ARMS if a.name == arm] == [weight]
 
@@ -104,8 +106,13 @@ def timed(trajectory):
             for i in range(3)
         ]
         values.append(Measurement(metric="memory to bf16", where="a rank", value=0.97))
-        values += [Measurement(metric="seconds of all-gather", where=f"{n} bytes", value=n / 600e9 + 5e-6) for n in (2**20, 2**26)]
-        return Measurements(cell=of, check=weak_scaling.CHECK, values=values, provenance=trajectory().provenance, session="s")
+        values += [
+            Measurement(metric="seconds of all-gather", where=f"{n} bytes", value=n / 600e9 + 5e-6)
+            for n in (2**20, 2**26)
+        ]
+        return Measurements(
+            cell=of, check=weak_scaling.CHECK, values=values, provenance=trajectory().provenance, session="s"
+        )
 
     return made
 
@@ -132,7 +139,9 @@ def test_a_gpu_without_a_profile_is_one_line(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("name", "sides"), [("h100-x2", 4), ("h200-x2", 4), ("h200-x4", 16)])
 def test_the_shipped_rates_of_several_ranks_are_those_that_one_rank_predicts(capsys, monkeypatch, name, sides):
-    monkeypatch.setattr("sys.argv", ["weak_scaling.py", str(script.GOLDEN / "records" / f"{name}.zip"), "--ranks", "2", "4"])
+    monkeypatch.setattr(
+        "sys.argv", ["weak_scaling.py", str(script.GOLDEN / "records" / f"{name}.zip"), "--ranks", "2", "4"]
+    )
     script.main()
     printed = capsys.readouterr().out
     assert (printed.count("(inside)"), printed.count("(OUTSIDE)")) == (sides, 0)

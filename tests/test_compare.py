@@ -79,13 +79,17 @@ def test_non_finite_runs(runs, side, moved, effect, code):
     stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
     for i in (0, 1):
         if side in (i, 2):
-            sides[i] = [r.model_copy(update=stopped) if r.cell.recipe != "bf16" and r.seed == 1 else r for r in sides[i]]
+            sides[i] = [
+                r.model_copy(update=stopped) if r.cell.recipe != "bf16" and r.seed == 1 else r for r in sides[i]
+            ]
     found = compared(*sides)
     assert (change(found).moved, change(found).effect, found.code) == (moved, effect, code)
     assert "seed 1 is non-finite at step 7" in change(found).notes
 
 
-NORM = Rule(check=("loss parity",), metric=("first gradient norm",), recipe=("te-current", "bf16"), low=0.99, high=1.01, why=WHY)
+NORM = Rule(
+    check=("loss parity",), metric=("first gradient norm",), recipe=("te-current", "bf16"), low=0.99, high=1.01, why=WHY
+)
 FIRST_STEP = POLICY.model_copy(update={"rule": (NORM,)})
 
 
@@ -101,7 +105,9 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (NORM,)})
 def test_an_odd_first_step_moved_though_the_losses_did_not(runs, recipe, sides, moved, effect, code, words):
     both = [runs(), runs("2.13.0")]
     for i in sides:
-        both[i] = [r.model_copy(update={"grad_norm": [0.96] + [1.0] * 11}) if r.cell.recipe == recipe else r for r in both[i]]
+        both[i] = [
+            r.model_copy(update={"grad_norm": [0.96] + [1.0] * 11}) if r.cell.recipe == recipe else r for r in both[i]
+        ]
     found = compared(both[0], both[1], FIRST_STEP)
     assert (change(found, recipe).moved, change(found, recipe).effect) == (moved, effect)
     assert change(found, recipe).notes[0].startswith(words)
@@ -116,7 +122,7 @@ def test_a_sound_first_step_has_not_moved(runs, recipe):
 
 @pytest.mark.parametrize(("side", "effect", "code"), [(1, "regression", 1), (0, "unknown", 2)])
 def test_a_silent_fall_back_trains_well_and_is_no_gain(runs, side, effect, code):
-    """The gap to BF16 shrinks from 0.1% to 0: inside every margin, and nothing is quantised any more."""
+    """The gap to BF16 shrinks from 0.1% to 0: inside every margin, and nothing is quantized any more."""
     sides = [runs(recipe=0.001), runs("2.13.0", recipe=0.001)]
     bf16 = {r.seed: r.loss for r in sides[side] if r.cell.recipe == "bf16"}
     sides[side] = [r if r.cell.recipe == "bf16" else r.model_copy(update={"loss": bf16[r.seed]}) for r in sides[side]]

@@ -118,7 +118,9 @@ def test_the_seeds_of_a_further_look_are_not_missing(runs, old, new, lacks):
         f"bf16-nano-native seed3, seed4 ({lacks} decided without)",
         f"te-current-nano-emulated seed3, seed4 ({lacks} decided without)",
     ]
-    assert compare(*sides, Goldens(), POLICY, whole=["NEW" if lacks == "OLD" else "OLD"]).code == 2, "that side may have lost them"
+    assert compare(*sides, Goldens(), POLICY, whole=["NEW" if lacks == "OLD" else "OLD"]).code == 2, (
+        "that side may have lost them"
+    )
 
 
 def test_fewer_seeds_than_the_first_look_are_missing(runs):
@@ -137,7 +139,11 @@ def test_the_manifest_of_a_side_says_that_it_is_whole(tmp_path, runs, trajectory
     if written:
         names = [name_of(r) for r in runs() if r.cell.recipe == "te-current"]
         manifest.write(
-            old, session(trajectory, Selected(cell="te-current-nano-emulated", test="test_loss_parity", outcome="passed", records=names))
+            old,
+            session(
+                trajectory,
+                Selected(cell="te-current-nano-emulated", test="test_loss_parity", outcome="passed", records=names),
+            ),
         )
     (tmp_path / "golden").mkdir()
     (tmp_path / "golden/policy.toml").write_text(TOML)

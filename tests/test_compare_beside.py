@@ -79,13 +79,17 @@ def test_what_moves_beside_the_training_loss_is_told(runs, what, control, recipe
 
 def test_the_answer_says_which_number_moved_by_how_much(runs):
     found = compared(runs(), moved(runs("2.13.0"), "validation loss", about(0.02), about(0.02)))
-    assert found.sentence.startswith("Framework moved: bf16-nano-native validation loss +2.000% [+1.983%, +2.017%], worse; ")
+    assert found.sentence.startswith(
+        "Framework moved: bf16-nano-native validation loss +2.000% [+1.983%, +2.017%], worse; "
+    )
     bf16 = change(found, "bf16", "validation loss")
     old = [r for r in runs() if r.cell.is_control]
     mean = sum(r.validation[-1][1] for r in old) / 3
     assert (bf16.old, bf16.margin, bf16.notes) == (f"{mean:.4f}", "0.50%", [])
     steep = compared(runs(), moved(runs("2.13.0"), "gradient norm", NONE, about(0.04)))
-    assert steep.sentence.startswith("Recipe moved: te-current-nano-emulated gradient norm +4.000% [+3.983%, +4.017%], undecided")
+    assert steep.sentence.startswith(
+        "Recipe moved: te-current-nano-emulated gradient norm +4.000% [+3.983%, +4.017%], undecided"
+    )
     assert change(steep, kind="gradient norm").margin == "2.00%"
 
 
@@ -111,7 +115,9 @@ def test_what_the_loss_says_already_is_not_told_again(runs, loss, validation, li
 
 def test_a_row_says_how_far_norms_may_move(runs):
     row = POLICY.loss[0].model_copy(update={"norm_least": 0.05})
-    found = compared(runs(), moved(runs("2.13.0"), "gradient norm", NONE, about(0.04)), POLICY.model_copy(update={"loss": (row,)}))
+    found = compared(
+        runs(), moved(runs("2.13.0"), "gradient norm", NONE, about(0.04)), POLICY.model_copy(update={"loss": (row,)})
+    )
     assert (found.code, told(found, "gradient norm")) == (0, [])
 
 
@@ -127,7 +133,10 @@ def test_norms_of_the_first_steps_do_not_count(runs):
         r.model_copy(update={"grad_norm": [0.0] * (len(r.grad_norm) - r.tail) + r.grad_norm[-r.tail :]})
         for r in moved(runs("2.13.0"), "gradient norm", NONE, about(0.04))
     ]
-    late = [r.model_copy(update={"grad_norm": [*r.grad_norm[:-1], 0.0]}) for r in moved(runs("2.13.0"), "gradient norm", NONE, about(0.04))]
+    late = [
+        r.model_copy(update={"grad_norm": [*r.grad_norm[:-1], 0.0]})
+        for r in moved(runs("2.13.0"), "gradient norm", NONE, about(0.04))
+    ]
     assert told(compared(runs(), early), "gradient norm") == ["te-current: recipe moved, unknown"]
     assert told(compared(runs(), late), "gradient norm") == []
 

@@ -31,7 +31,9 @@ def command(runs, tmp_path, monkeypatch):
     return call
 
 
-CASES = pytest.mark.parametrize(("new", "code"), [({}, 0), ({"recipe": 0.02}, 1), ({"seeds": 2}, 2), ({"recipe": -0.02}, 0)])
+CASES = pytest.mark.parametrize(
+    ("new", "code"), [({}, 0), ({"recipe": 0.02}, 1), ({"seeds": 2}, 2), ({"recipe": -0.02}, 0)]
+)
 
 
 @CASES

@@ -60,7 +60,10 @@ def test_another_batch_is_not_compared():
 
 
 def test_a_disturbed_side_is_named():
-    for pair, side in (((made(watch=watched(busy_before=50)), made()), "OLD"), ((made(), made(watch=watched(busy_before=50))), "NEW")):
+    for pair, side in (
+        ((made(watch=watched(busy_before=50)), made()), "OLD"),
+        ((made(), made(watch=watched(busy_before=50))), "NEW"),
+    ):
         assert [note.partition(":")[0] for note in compared(*pair)[0].notes] == [side]
 
 
@@ -87,7 +90,9 @@ def larger_down(record: GemmTimes) -> GemmTimes:
     return record.model_copy(update={"gemms": wider})
 
 
-@pytest.mark.parametrize(("other", "linear"), [(without_o, "o"), (larger_down, "down"), (lambda r: larger_down(without_o(r)), "down, o")])
+@pytest.mark.parametrize(
+    ("other", "linear"), [(without_o, "o"), (larger_down, "down"), (lambda r: larger_down(without_o(r)), "down, o")]
+)
 def test_sums_of_other_linears_are_not_compared(other, linear):
     """A layer without one of its linears, or with a larger one, is another layer."""
     for pair in ((made(), other(made())), (other(made()), made())):

@@ -83,13 +83,17 @@ def test_a_gpu_model_of_which_nothing_is_known_cannot_be_judged(moved):
 
 def test_the_difference_between_two_gpu_models_is_told(moved):
     made = change(moved(("H100", -0.053), ("H200", -0.053)), kind="accumulation")
-    assert made.notes == ["fprop bias @ K=32768: -0.053 -> -0.053 (-0.015 beside +0.015 between the GPU models, band +-0.002)"]
+    assert made.notes == [
+        "fprop bias @ K=32768: -0.053 -> -0.053 (-0.015 beside +0.015 between the GPU models, band +-0.002)"
+    ]
     assert (made.old, made.new, made.margin) == ("-0.053", "-0.053", "+-0.002")
 
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_gates_of_an_h100_and_an_h200_do_not_blame_a_recipe(order):
     """Both are sound, and compare said that three recipes were worse, in either order."""
-    old, new = [sets.load([GOLDEN / "records" / f"{gpu}-gate-sixth.zip"]) for gpu in ("h100", "h200")][::order]
+    old, new = [sets.load([GOLDEN / "records" / name]) for name in ("h100-gate-sixth.zip", "h200-gate-fifth.zip")][
+        ::order
+    ]
     found = compare(old, new, goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 23)))
     assert (found.code, found.having("regression")) == (0, [])

@@ -27,9 +27,21 @@ def test_a_control_is_shown_by_its_mean_tail_loss_and_a_recipe_by_its_gaps(runs)
     means = [float(np.mean([r.loss[-tail:] for r in side if r.cell.is_control])) for side in (old, new)]
     bf16 = change(found, "bf16")
     assert (bf16.old, bf16.new) == tuple(f"{m:.4f}" for m in means)
-    assert (bf16.moved, bf16.effect, bf16.recipe, bf16.notes, bf16.machine) == ("framework moved", "regression", None, [], "EPYC")
-    gaps = [[side[2 * s + 1].loss for s in range(3)] for side in (old, new)], [[side[2 * s].loss for s in range(3)] for side in (old, new)]
-    texts = [stats.mean_interval(stats.relative_gaps(r, c, tail), POLICY.loss[0].alpha, None).text() for r, c in zip(*gaps, strict=True)]
+    assert (bf16.moved, bf16.effect, bf16.recipe, bf16.notes, bf16.machine) == (
+        "framework moved",
+        "regression",
+        None,
+        [],
+        "EPYC",
+    )
+    gaps = (
+        [[side[2 * s + 1].loss for s in range(3)] for side in (old, new)],
+        [[side[2 * s].loss for s in range(3)] for side in (old, new)],
+    )
+    texts = [
+        stats.mean_interval(stats.relative_gaps(r, c, tail), POLICY.loss[0].alpha, None).text()
+        for r, c in zip(*gaps, strict=True)
+    ]
     recipe = change(found)
     assert [recipe.old, recipe.new] == texts
     assert (recipe.margin, recipe.moved) == ("0.50%", "framework moved")
@@ -52,7 +64,9 @@ def test_a_change_of_two_gaps_has_the_spread_of_both(runs):
 
 def test_sides_without_a_seed_in_common_cannot_be_compared(runs):
     """It was an IndexError."""
-    found = change(compared([r for r in runs(seeds=4) if r.seed < 2], [r for r in runs("2.13.0", seeds=4) if r.seed >= 2]))
+    found = change(
+        compared([r for r in runs(seeds=4) if r.seed < 2], [r for r in runs("2.13.0", seeds=4) if r.seed >= 2])
+    )
     assert (found.moved, found.notes) == ("cannot say", ["0 seeds in common; an interval needs 2"])
 
 
@@ -71,7 +85,12 @@ def test_a_control_that_stopped_is_no_control(runs):
     found = compared(runs(), new)
     assert change(found).notes == ["a seed has no complete BF16 control of the same machine and packages"]
     bf16 = change(found, "bf16")
-    assert (bf16.moved, bf16.effect, bf16.old, bf16.new) == ("framework moved", "regression", "0 of 3 non-finite", "1 of 3 non-finite")
+    assert (bf16.moved, bf16.effect, bf16.old, bf16.new) == (
+        "framework moved",
+        "regression",
+        "0 of 3 non-finite",
+        "1 of 3 non-finite",
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +101,11 @@ def test_a_control_that_stopped_is_no_control(runs):
 def test_a_recipe_that_stopped_with_bf16_is_not_to_blame(runs, side, recipe, bf16, moved):
     def stopped(r: Trajectory) -> Trajectory:
         step = bf16 if r.cell.is_control else recipe
-        return r.model_copy(update={"non_finite": NonFinite(step=step, where="x"), "loss": [1.0] * step}) if step and r.seed == 1 else r
+        return (
+            r.model_copy(update={"non_finite": NonFinite(step=step, where="x"), "loss": [1.0] * step})
+            if step and r.seed == 1
+            else r
+        )
 
     sides = [runs(), runs("2.13.0")]
     sides[side] = [stopped(r) for r in sides[side]]
@@ -111,14 +134,20 @@ def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, n
 
 def test_a_recipe_that_stopped_on_both_sides_is_told_by_seed(runs):
     stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
-    sides = [[r.model_copy(update=stopped) if not r.cell.is_control and r.seed == 1 else r for r in side] for side in (runs(), runs("9"))]
+    sides = [
+        [r.model_copy(update=stopped) if not r.cell.is_control and r.seed == 1 else r for r in side]
+        for side in (runs(), runs("9"))
+    ]
     found = change(compared(sides[0], sides[1]))
     assert (found.old, found.new) == ("1 of 3 non-finite", "1 of 3 non-finite")
     assert found.notes == 2 * ["seed 1 is non-finite at step 7"]
 
 
 def test_a_run_that_ended_early_is_told_with_its_steps(runs):
-    new = [r.model_copy(update={"loss": r.loss[:-1]}) if not r.cell.is_control and r.seed == 2 else r for r in runs("2.13.0")]
+    new = [
+        r.model_copy(update={"loss": r.loss[:-1]}) if not r.cell.is_control and r.seed == 2 else r
+        for r in runs("2.13.0")
+    ]
     found = change(compared(runs(), new))
     steps = new[0].steps
     assert (found.moved, found.effect) == ("cannot say", "unknown")
@@ -127,7 +156,10 @@ def test_a_run_that_ended_early_is_told_with_its_steps(runs):
 
 def test_seeds_of_two_schedules_are_not_averaged(runs):
     """Both sides left a seed of an older schedule in the folder. One length of the tail would be wrong for it."""
-    sides = [[r.model_copy(update={"spec_hash": "older"}) if r.seed == 2 else r for r in side] for side in (runs(), runs("2.13.0"))]
+    sides = [
+        [r.model_copy(update={"spec_hash": "older"}) if r.seed == 2 else r for r in side]
+        for side in (runs(), runs("2.13.0"))
+    ]
     for recipe in ("bf16", "te-current"):
         found = change(compared(sides[0], sides[1]), recipe)
         assert (found.moved, found.effect) == ("cannot say", "unknown")
@@ -145,7 +177,7 @@ def test_a_control_of_another_schedule_is_no_control(runs):
     assert found.notes == ["seed 1: its BF16 control has another spec hash"]
 
 
-def test_what_was_never_quantised_is_named_on_both_sides(runs):
+def test_what_was_never_quantized_is_named_on_both_sides(runs):
     """The note says where, whole, and one seed that equals BF16 is enough."""
     sides = [runs(), runs("2.13.0")]
     plain = [{r.seed: r.loss for r in side if r.cell.is_control} for side in sides]
@@ -154,7 +186,7 @@ def test_what_was_never_quantised_is_named_on_both_sides(runs):
         for side, own in zip(sides, plain, strict=True)
     ]
     found = change(compared(sides[0], sides[1]))
-    assert found.notes == ["in OLD and NEW the losses equal BF16's to the bit: nothing was quantised"]
+    assert found.notes == ["in OLD and NEW the losses equal BF16's to the bit: nothing was quantized"]
     assert (found.moved, found.effect) == ("cannot say", "unknown")
 
 
@@ -182,5 +214,10 @@ def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):
     """A recipe's row that allows BF16 less made "cannot say" of it, while BF16's own cell was told as noise. Its row allows 0.5%."""
     strict = POLICY.loss[0].model_copy(update={"recipe": ("te-current",), "drift": 0.0001})
     held = POLICY.model_copy(update={"loss": (*POLICY.loss, strict)})
-    found = compared(two_sides.runs(trajectory), two_sides.runs(trajectory, "2.13.0", control=0.002, recipe=0.002), held)
-    assert (found.code, [(c.moved, c.effect) for c in found.changes if c.what == "loss"]) == (0, [("noise", "none")] * 2)
+    found = compared(
+        two_sides.runs(trajectory), two_sides.runs(trajectory, "2.13.0", control=0.002, recipe=0.002), held
+    )
+    assert (found.code, [(c.moved, c.effect) for c in found.changes if c.what == "loss"]) == (
+        0,
+        [("noise", "none")] * 2,
+    )

@@ -90,10 +90,14 @@ def test_numerics_of_bf16_tell_the_framework(measured):
     assert "fprop sqnr @ g: 28.5 -> 28.2 (-0.3, band +-0.5)" in change(found, kind="gemm").notes
 
 
-@pytest.mark.parametrize(("places", "last"), [(6, "fprop sqnr @ 5: 28.5 -> 28.2 (-0.3, band +-0.5)"), (8, "and 2 more")])
+@pytest.mark.parametrize(
+    ("places", "last"), [(6, "fprop sqnr @ 5: 28.5 -> 28.2 (-0.3, band +-0.5)"), (8, "and 2 more")]
+)
 def test_a_change_names_six_numbers_and_counts_the_others(measured, places, last):
     old, new = (
-        r.model_copy(update={"values": [Measurement(metric="fprop sqnr", where=str(i), value=value) for i in range(places)]})
+        r.model_copy(
+            update={"values": [Measurement(metric="fprop sqnr", where=str(i), value=value) for i in range(places)]}
+        )
         for r, value in ((measured("2.12.0"), 28.5), (measured("2.13.0"), 28.2))
     )
     notes = change(compared([old], [new]), kind="gemm").notes
@@ -162,7 +166,14 @@ def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framewo
         (0.52, 1, 0.0, ("recipe moved", "regression", 1), "+0.21 (rms @ g)"),
         (0.33, 0, 0.0, ("recipe moved", "regression", 1), "+0.02 (rms @ g)"),
     ],
-    ids=["more, within its range", "less", "out of its limits, within its range", "equal", "beyond its range", "expired"],
+    ids=[
+        "more, within its range",
+        "less",
+        "out of its limits, within its range",
+        "equal",
+        "beyond its range",
+        "expired",
+    ],
 )
 def test_a_number_that_is_known_to_be_wrong_moves_within_its_range(measured, new, days, high, result, text):
     """A race of Inductor gave 0.317 and 0.314 on two starts of one H200, where 0 is right, and compare blamed torchao for it."""

@@ -61,14 +61,19 @@ def told(*parts):
 )
 def test_what_is_worse_comes_first_then_what_is_undecided_and_three_are_told(side, gaps, parts):
     old, new = side
-    assert compared(old(**{name: None if gap is None else SAME for name, gap in gaps.items()}), new(**gaps)).sentence == told(*parts)
+    assert compared(
+        old(**{name: None if gap is None else SAME for name, gap in gaps.items()}), new(**gaps)
+    ).sentence == told(*parts)
 
 
 @pytest.mark.parametrize(
     ("more", "absent"),
     [
         (["te_block"], "te-block-nano-emulated seed0, seed1 (in NEW)"),
-        (["te_block", "te_mxfp8"], "te-block-nano-emulated seed0, seed1 (in NEW); te-mxfp8-nano-emulated seed0, seed1 (in NEW)"),
+        (
+            ["te_block", "te_mxfp8"],
+            "te-block-nano-emulated seed0, seed1 (in NEW); te-mxfp8-nano-emulated seed0, seed1 (in NEW)",
+        ),
         (
             ["te_block", "te_mxfp8", "te_nvfp4"],
             "te-block-nano-emulated seed0, seed1 (in NEW); te-mxfp8-nano-emulated seed0, seed1 (in NEW); and 1 more",
@@ -88,7 +93,9 @@ def test_of_new_cells_two_are_told(side):
     names = ("te-block", "te-mxfp8", "te-nvfp4")
     beyond = {f"{name}-nano-emulated": "torchao 0.18 or later" for name in names}
     for count, rest in ((2, ""), (3, "; and 1 more")):
-        found = compare(old(), new(**{name.replace("-", "_"): SAME for name in names[:count]}), Goldens(), POLICY, beyond)
+        found = compare(
+            old(), new(**{name.replace("-", "_"): SAME for name in names[:count]}), Goldens(), POLICY, beyond
+        )
         assert found.sentence == (
             "Nothing moved beyond its margin: 1 comparisons, 1 of them equal to the bit; new: te-block-nano-emulated (it needs torchao "
             f"0.18 or later); te-mxfp8-nano-emulated (it needs torchao 0.18 or later){rest} {VERSIONS}"

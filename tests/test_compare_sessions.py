@@ -21,7 +21,10 @@ def runs(trajectory):
 
 def of(session: str, records: Sequence[Trajectory], recipe: str = "te-current") -> list[Trajectory]:
     """The records as those of a session, their recipe under another name."""
-    renamed = [r if r.cell.is_control else r.model_copy(update={"cell": r.cell.model_copy(update={"recipe": recipe})}) for r in records]
+    renamed = [
+        r if r.cell.is_control else r.model_copy(update={"cell": r.cell.model_copy(update={"recipe": recipe})})
+        for r in records
+    ]
     return [r.model_copy(update={"session": session}) for r in renamed]
 
 
@@ -63,7 +66,9 @@ def test_equal_bf16_of_several_sessions_is_kept_once(runs):
 def test_recipes_of_two_sessions_are_compared_with_their_own(runs):
     """Session b is 2% off as a whole, so te-block did not move against its BF16."""
     old = merged(of("o", runs()), of("o", runs(), "te-block"))
-    found = compared(old, merged(of("a", runs("2.13.0")), of("b", runs("2.13.0", control=0.02, recipe=0.02), "te-block")))
+    found = compared(
+        old, merged(of("a", runs("2.13.0")), of("b", runs("2.13.0", control=0.02, recipe=0.02), "te-block"))
+    )
     assert (change(found).moved, change(found, "te-block").moved) == ("unchanged", "framework moved")
 
 

@@ -83,7 +83,9 @@ def test_a_cell_that_one_of_two_machines_lacks_is_named_with_its_device(runs, de
     """A machine that changed has the name that it has in OLD."""
     old = runs(device="EPYC") + runs(device="H200")
     new = runs("2.13.0", device="EPYC") + [r for r in runs("2.13.0", device=device) if r.cell.is_control]
-    assert [m.text for m in compared(old, new).missing] == [f"te-current-nano-emulated on {name} seed0, seed1, seed2 (in NEW)"]
+    assert [m.text for m in compared(old, new).missing] == [
+        f"te-current-nano-emulated on {name} seed0, seed1, seed2 (in NEW)"
+    ]
     assert [m.text for m in compared(new[:6], old[:5]).missing] == ["te-current-nano-emulated seed2 (in NEW)"]
 
 
@@ -93,7 +95,10 @@ def test_one_device_in_two_environments_is_no_side(runs, trajectory, side):
     first, second = ({"torch": "2.13.0", "apex": "1", "same": "1"}, {"torch": "2.14.0", "flash": "2", "same": "1"})
     made = two_sides.provenance(trajectory)
     two = [r for p in (first, second) for r in runs(provenance=made.model_copy(update={"packages": p}))]
-    with pytest.raises(ValueError, match=f"^{side} holds EPYC with more than one apex, torch, flash; put each of them into its own set$"):
+    with pytest.raises(
+        ValueError,
+        match=f"^{side} holds EPYC with more than one apex, torch, flash; put each of them into its own set$",
+    ):
         compared(*((two, runs()) if side == "OLD" else (runs(), two)))
 
 
@@ -101,12 +106,14 @@ def test_verdicts_that_turned_are_listed(runs, trajectory):
     golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
     stored = Goldens(loss={("nano", "topics"): golden})
     found = compare(runs(), runs("2.13.0", recipe=0.02), stored, POLICY)
-    assert [(v.cell.recipe, v.check, v.old, v.new) for v in found.verdicts] == [("te-current", "loss parity", "pass", "fail")]
+    assert [(v.cell.recipe, v.check, v.old, v.new) for v in found.verdicts] == [
+        ("te-current", "loss parity", "pass", "fail")
+    ]
     assert compare(runs(), runs("2.13.0"), stored, POLICY).verdicts == []
 
 
 def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
-    """The optimiser held another beta. No loss shows it, and the verdict does."""
+    """The optimizer held another beta. No loss shows it, and the verdict does."""
     golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
     stored = Goldens(loss={("nano", "topics"): golden})
     other = {"hyperparameters": {"beta1": (0.9, 0.95)}}
@@ -142,7 +149,8 @@ def test_a_verdict_that_decided_nothing_does_not_hide_a_red_one(old: Status, new
 
 
 @pytest.mark.parametrize(
-    ("side", "effect", "code"), [("NEW", "regression", 1), ("OLD", "gain", 0), ("neither", "none", 0), ("both", "none", 0)]
+    ("side", "effect", "code"),
+    [("NEW", "regression", 1), ("OLD", "gain", 0), ("neither", "none", 0), ("both", "none", 0)],
 )
 def test_fp8_that_is_lost_on_the_way_is_seen_without_a_golden(runs, side, effect, code):
     def probed(lost: bool) -> dict[str, list[Probed]]:
@@ -152,7 +160,10 @@ def test_fp8_that_is_lost_on_the_way_is_seen_without_a_golden(runs, side, effect
     found = compared(runs(**probed(side in ("OLD", "both"))), runs("2.13.0", **probed(side in ("NEW", "both"))))
     assert (change(found).effect, found.code) == (effect, code)
     if side in ("OLD", "NEW"):
-        assert (change(found).moved, change(found).notes[0].startswith(f"in {side}: the recipe's arithmetic changed")) == (
+        assert (
+            change(found).moved,
+            change(found).notes[0].startswith(f"in {side}: the recipe's arithmetic changed"),
+        ) == (
             "recipe moved",
             True,
         )

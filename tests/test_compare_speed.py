@@ -95,7 +95,10 @@ def test_the_size_of_a_change_is_that_of_the_medians(timed):
 
 
 def test_step_times_are_shown_and_never_decide(trajectory):
-    slow = [r.model_copy(update={"step_seconds": 0.3}) if r.cell.recipe != "bf16" else r for r in two_sides.runs(trajectory, "2.13.0")]
+    slow = [
+        r.model_copy(update={"step_seconds": 0.3}) if r.cell.recipe != "bf16" else r
+        for r in two_sides.runs(trajectory, "2.13.0")
+    ]
     found = compared(two_sides.runs(trajectory), slow)
     shown = change(found, kind="step time")
     assert (shown.old, shown.new, shown.moved, found.code) == ("1.00x BF16's time", "3.00x BF16's time", "shown", 0)

@@ -22,7 +22,9 @@ def versions(count: int, monkeypatch) -> int:
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self, **options: real(self, backend="eager", **options))
     torch._dynamo.reset()
     before = counters["stats"]["unique_graphs"]
-    with torch._dynamo.config.patch(recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False):
+    with torch._dynamo.config.patch(
+        recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False
+    ):
         for hidden in range(1, count + 1):
             model = models.build(models.ModelConfig("x", dim=32, layers=1, heads=2, kv_heads=1, hidden=32 * hidden), 0)
             compilation.compile_blocks(model)

@@ -17,9 +17,11 @@ STEPS = 4
 
 
 def taken(nano, optimizer_type, clip=1.0, accumulation=1):
-    """The optimiser and the norms [steps, 1 + parameters] of a few steps with made-up gradients, the same for any optimiser."""
+    """The optimizer and the norms [steps, 1 + parameters] of a few steps with made-up gradients, the same for any optimizer."""
     schedule = replace(nano.schedule, lr=1e-2, accumulation=accumulation)
-    converted = recipes.apply(models.build(nano.model, 0), recipes.get("bf16"), Execution.NATIVE, tokens=schedule.tokens)
+    converted = recipes.apply(
+        models.build(nano.model, 0), recipes.get("bf16"), Execution.NATIVE, tokens=schedule.tokens
+    )
     optimizer = optimizer_type(converted, schedule)
     generator = torch.Generator().manual_seed(0)
     reports = []

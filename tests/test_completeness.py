@@ -44,17 +44,30 @@ def made_by(trajectory, **changes: object) -> Provenance:
 @pytest.fixture
 def runs(trajectory):
     """BF16 and te-current of three seeds, of one session."""
-    return [trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16")) for recipe in ("bf16", "te-current") for s in range(3)]
+    return [
+        trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16"))
+        for recipe in ("bf16", "te-current")
+        for s in range(3)
+    ]
 
 
 def note(
-    trajectory, records, *more: Selected, session: str = "s", status: str = "ok", shard: Shard | None = None, **changes: object
+    trajectory,
+    records,
+    *more: Selected,
+    session: str = "s",
+    status: str = "ok",
+    shard: Shard | None = None,
+    **changes: object,
 ) -> Manifest:
     """The manifest of a session that made these records, one test for each cell."""
     cells: dict[str, list[str]] = {}
     for r in records:
         cells.setdefault(r.cell.id, []).append(name_of(r))
-    made = [Selected(cell=c, test="test_loss", outcome="passed", checks=["loss parity"], records=names) for c, names in cells.items()]
+    made = [
+        Selected(cell=c, test="test_loss", outcome="passed", checks=["loss parity"], records=names)
+        for c, names in cells.items()
+    ]
     return Manifest(
         session=session, options=[], started="a", ended="b", status=status, provenance=made_by(trajectory, **changes),
         shard=shard, selected=[*made, *more],
@@ -81,7 +94,12 @@ def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, golden, tmp_
 
 @pytest.mark.parametrize("outcome", ["failed", "not run"])
 def test_a_selected_test_that_left_no_record_is_named(trajectory, runs, outcome: Outcome):
-    lost = Selected(cell="te-block-tiny-native", test="test_gemm", outcome=outcome, checks=["gemm", "large"] if outcome == "failed" else [])
+    lost = Selected(
+        cell="te-block-tiny-native",
+        test="test_gemm",
+        outcome=outcome,
+        checks=["gemm", "large"] if outcome == "failed" else [],
+    )
     [line] = missing([note(trajectory, runs, lost)], runs)
     how = "gemm, large (no record holds it)" if outcome == "failed" else "test_gemm (it was not run)"
     assert line == f"the manifest of session s selected te-block-tiny-native {how}"
@@ -100,7 +118,10 @@ def test_a_deleted_family_and_a_deleted_seed_are_named(trajectory, runs, golden,
     put(folder, runs[:-1])
     assert judged(folder, golden) == 1
     name = name_of(runs[-1])
-    assert f"te-current-nano-emulated loss parity (1 of its 3 records are missing, first {name})" in capsys.readouterr().out
+    assert (
+        f"te-current-nano-emulated loss parity (1 of its 3 records are missing, first {name})"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(("outcome", "lost"), [("failed", True), ("not run", False)])
@@ -127,7 +148,9 @@ def test_an_earlier_session_does_not_make_good_for_a_later_crash(trajectory, run
 def test_a_later_session_makes_good_for_a_problem(trajectory, runs, changes, good):
     """It had the same options but for -k, and ran at least the same tests to their end."""
     made = note(trajectory, runs)
-    red = made.model_copy(update={"problems": ["required cell te-x was removed"], "options": ["-k", "gemm", "--require", "te-*"]})
+    red = made.model_copy(
+        update={"problems": ["required cell te-x was removed"], "options": ["-k", "gemm", "--require", "te-*"]}
+    )
     later = {"session": "t", "started": "b", "options": ["-k", "gemm or state", "--require", "te-*"], **changes}
     found = missing([red, made.model_copy(update=later)], runs)
     assert ("session s: required cell te-x was removed" in found) != good
@@ -135,9 +158,13 @@ def test_a_later_session_makes_good_for_a_problem(trajectory, runs, changes, goo
 
 def test_a_test_that_crashed_after_its_records_is_lost_until_it_passes(trajectory, runs):
     made = note(trajectory, runs)
-    crashed = [s.model_copy(update={"outcome": "failed", "crashed": s.cell.startswith("te-current")}) for s in made.selected]
+    crashed = [
+        s.model_copy(update={"outcome": "failed", "crashed": s.cell.startswith("te-current")}) for s in made.selected
+    ]
     first = made.model_copy(update={"selected": crashed})
-    assert missing([first], runs) == ["the manifest of session s selected te-current-nano-emulated loss parity (it crashed)"]
+    assert missing([first], runs) == [
+        "the manifest of session s selected te-current-nano-emulated loss parity (it crashed)"
+    ]
     assert missing([first, note(trajectory, runs, session="t")], runs) == []
 
 
@@ -177,14 +204,19 @@ def test_records_that_a_session_took_over_are_not_foreign(trajectory, runs):
     ("changes", "words"),
     [
         ({"commit": "def"}, "the records are of 2 commits: abc (5 records), def (1 records)"),
-        ({"dirty": True}, "1 records are of a tree with uncommitted changes: te-current-nano-emulated-topics-seed2.json"),
+        (
+            {"dirty": True},
+            "1 records are of a tree with uncommitted changes: te-current-nano-emulated-topics-seed2.json",
+        ),
         (
             {"commit": "unknown", "dirty": True},
             "1 records are of an unknown commit, because no git repository was there, and FP8PARITY_COMMIT did not name it: te-",
         ),
     ],
 )
-def test_several_commits_and_an_unclean_tree_are_named_and_never_released(trajectory, runs, golden, tmp_path, capsys, changes, words):
+def test_several_commits_and_an_unclean_tree_are_named_and_never_released(
+    trajectory, runs, golden, tmp_path, capsys, changes, words
+):
     records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
     folder = put(tmp_path / "set", records, note(trajectory, runs))
     assert judged(folder, golden) == 0
@@ -196,10 +228,17 @@ def test_several_commits_and_an_unclean_tree_are_named_and_never_released(trajec
 @pytest.mark.parametrize("command", [("golden", "store"), ("bounds", "--write")], ids=" ".join)
 @pytest.mark.parametrize(
     ("changes", "lost", "words"),
-    [({"commit": "def"}, 0, "2 commits"), ({"dirty": True}, 0, "uncommitted"), ({}, 1, "1 of its 3 records are missing")],
+    [
+        ({"commit": "def"}, 0, "2 commits"),
+        ({"dirty": True}, 0, "uncommitted"),
+        ({}, 1, "1 of its 3 records are missing"),
+    ],
 )
 def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, capsys, command, changes, lost, words):
-    records = [*runs[: len(runs) - 1 - lost], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
+    records = [
+        *runs[: len(runs) - 1 - lost],
+        runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)}),
+    ]
     numbers = Measurements(
         cell=runs[-1].cell,
         check="gemm",
@@ -228,7 +267,10 @@ def test_a_record_under_the_name_of_another_is_refused(runs, golden, tmp_path, c
     wrong = folder / name_of(runs[0]).replace("seed0", "seed7")
     shutil.copy(folder / name_of(runs[0]), wrong)
     assert judged(folder, golden) == 2
-    assert f"{wrong} holds bf16-nano-native seed0; name it bf16-nano-native-topics-seed0.json or remove it" in capsys.readouterr().err
+    assert (
+        f"{wrong} holds bf16-nano-native seed0; name it bf16-nano-native-topics-seed0.json or remove it"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_name_may_end_with_the_hash_of_a_set_of_several_sessions(runs, tmp_path):
@@ -240,7 +282,9 @@ def test_a_name_may_end_with_the_hash_of_a_set_of_several_sessions(runs, tmp_pat
 def test_a_seed_without_its_control_makes_the_verdict_an_error(trajectory, golden, tmp_path, capsys, lost, words):
     """Two of the three pairs would still give an interval, and a fault in the third would not be seen."""
     seeds = range(4)
-    records = [trajectory(seed=s) for s in seeds if s not in lost] + [trajectory("te-current", s, 1e-4 * (s + 1)) for s in seeds]
+    records = [trajectory(seed=s) for s in seeds if s not in lost] + [
+        trajectory("te-current", s, 1e-4 * (s + 1)) for s in seeds
+    ]
     folder = put(tmp_path / "set", records)
     assert judged(folder, golden) == 1
     assert f"{words} of the same machine and packages on record" in capsys.readouterr().out

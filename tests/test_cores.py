@@ -36,7 +36,12 @@ def sixteen(monkeypatch):
 def test_workers_share_the_cores_for_compilation(monkeypatch, count, workers, cpu, gpu):
     """torch itself starts 32 processes at most. A session on the CPU of a machine with a GPU compiles as one without."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
-    for driver, used, threads in ((None, True, cpu), (Driver(status=3), True, cpu), (Driver(), False, cpu), (Driver(), True, gpu)):
+    for driver, used, threads in (
+        (None, True, cpu),
+        (Driver(status=3), True, cpu),
+        (Driver(), False, cpu),
+        (Driver(), True, gpu),
+    ):
         monkeypatch.setattr(cores, "_driver", lambda driver=driver: driver)
         monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
         cores.share(workers, gpu=used)
@@ -110,5 +115,7 @@ print((time.process_time() - used) / (time.perf_counter() - begun))
 def test_a_worker_that_waits_for_the_gpu_leaves_its_core(how, low, high):
     """The share of a core that a process uses while the GPU works for a second."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([FIXTURES, os.environ.get("PYTHONPATH", "")])}
-    done = subprocess.run([sys.executable, "-c", WAITING, how], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", WAITING, how], env=environment, capture_output=True, text=True, check=True
+    )
     assert low <= float(done.stdout) <= high

@@ -68,10 +68,26 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
 @pytest.mark.parametrize(
     ("table", "row", "line"),
     [
-        ("loss", LossRow(margin=0.01, recipe=("te-nvfp4",), why=WHY), "[[loss]] row 2: recipe = ('te-nvfp4',), margin = 0.01"),
-        ("golden", GoldenRow(least_seeds=2, model=("1b",), why=WHY), "[[golden]] row 2: model = ('1b',), least_seeds = 2"),
-        ("speed", SpeedRow(band=0.1, memory_band=0.1, model=("1b",), why=WHY), "[[speed]] row 2: model = ('1b',), band = 0.1"),
-        ("rule", Rule(check=("gemm",), where=("K=1",), low=0, high=1, why=WHY), "[[rule]] row 3: check = ('gemm',), where = ('K=1',)"),
+        (
+            "loss",
+            LossRow(margin=0.01, recipe=("te-nvfp4",), why=WHY),
+            "[[loss]] row 2: recipe = ('te-nvfp4',), margin = 0.01",
+        ),
+        (
+            "golden",
+            GoldenRow(least_seeds=2, model=("1b",), why=WHY),
+            "[[golden]] row 2: model = ('1b',), least_seeds = 2",
+        ),
+        (
+            "speed",
+            SpeedRow(band=0.1, memory_band=0.1, model=("1b",), why=WHY),
+            "[[speed]] row 2: model = ('1b',), band = 0.1",
+        ),
+        (
+            "rule",
+            Rule(check=("gemm",), where=("K=1",), low=0, high=1, why=WHY),
+            "[[rule]] row 3: check = ('gemm',), where = ('K=1',)",
+        ),
         ("rule", Rule(check=("codes",), low=0, high=0, why=WHY), "[[rule]] row 3: check = ('codes',)"),
         (
             "trend",
@@ -101,7 +117,9 @@ def test_a_planted_row_that_matches_nothing_is_named(lines, table, row, line):
 def test_a_row_that_a_later_one_hides_is_named(lines):
     """Of the rows that select a cell the last one applies: the first one judges nothing any more."""
     wide = Rule(check=("gemm",), low=0, high=99, why=WHY)
-    assert lines(POLICY.model_copy(update={"rule": (*POLICY.rule, wide)})) == ["[[rule]] row 1: check = ('gemm',), low = 28.0, high = 29.0"]
+    assert lines(POLICY.model_copy(update={"rule": (*POLICY.rule, wide)})) == [
+        "[[rule]] row 1: check = ('gemm',), low = 28.0, high = 29.0"
+    ]
 
 
 def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
@@ -110,7 +128,9 @@ def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
 
 
 def test_a_throughput_golden_that_nothing_was_timed_for_is_named(lines, goldens):
-    more = dict(goldens.throughput) | {("NVIDIA B200", "base", "training-step"): goldens.throughput[GPU, "base", "training-step"]}
+    more = dict(goldens.throughput) | {
+        ("NVIDIA B200", "base", "training-step"): goldens.throughput[GPU, "base", "training-step"]
+    }
     assert lines(stored=Goldens(goldens.loss, more, goldens.numbers)) == ["throughput golden of base on NVIDIA B200"]
 
 
@@ -118,12 +138,21 @@ def test_a_golden_of_gemms_that_nothing_was_multiplied_for_is_named(lines, golde
     record = gemm_records.made()
     golden = gemm_goldens.updated(None, [record])
     policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
-    stored = replace(goldens, gemms={(GPU, "codonfm-5b"): golden, (GPU, "1b"): golden, ("NVIDIA B200", "codonfm-5b"): golden})
-    assert lines(policy, stored, record) == [f"golden of the GEMMs of 1b on {GPU}", "golden of the GEMMs of codonfm-5b on NVIDIA B200"]
+    stored = replace(
+        goldens, gemms={(GPU, "codonfm-5b"): golden, (GPU, "1b"): golden, ("NVIDIA B200", "codonfm-5b"): golden}
+    )
+    assert lines(policy, stored, record) == [
+        f"golden of the GEMMs of 1b on {GPU}",
+        "golden of the GEMMs of codonfm-5b on NVIDIA B200",
+    ]
 
 
 def test_numbers_that_nothing_measured_are_counted(lines, goldens):
-    more = {KEY: Number(28.5, "a1"), KEY._replace(recipe="te-gone"): Number(1.0, "a1"), KEY._replace(where="z"): Number(1.0, "a1")}
+    more = {
+        KEY: Number(28.5, "a1"),
+        KEY._replace(recipe="te-gone"): Number(1.0, "a1"),
+        KEY._replace(where="z"): Number(1.0, "a1"),
+    }
     assert lines(stored=Goldens(goldens.loss, goldens.throughput, MeasuredNumbers({"shared": more}))) == [
         "2 of 3 numbers of shared.csv, first gemm: fprop sqnr @ gaussian of te-gone on nano, emulated"
     ]
@@ -182,7 +211,10 @@ def selecting(**names: tuple[str, ...]) -> LossRow:
 @pytest.mark.parametrize(
     ("row", "found"),
     [
-        (selecting(recipe=("te-current", "ao-rowwize")), "recipe 'ao-rowwize', and there is none; did you mean ao-rowwise?"),
+        (
+            selecting(recipe=("te-current", "ao-rowwize")),
+            "recipe 'ao-rowwize', and there is none; did you mean ao-rowwise?",
+        ),
         (selecting(model=("smalll",)), "model 'smalll', and there is none; did you mean small?"),
         (selecting(recipe=("my-recipe",), model=("my-model",)), None),
         (selecting(recipe=("te-current",), model=("small",)), None),
@@ -197,7 +229,9 @@ def test_a_name_that_is_almost_a_known_one_is_misspelt(row, found):
 
 def test_a_misspelt_known_failure_is_named():
     day, link = datetime.date(2999, 1, 1), "https://example.org/7"
-    entry = KnownFailure(check=("gemm",), recipe=("te-curren",), status="fail", says="x", link=link, expires=day, why=WHY)
+    entry = KnownFailure(
+        check=("gemm",), recipe=("te-curren",), status="fail", says="x", link=link, expires=day, why=WHY
+    )
     known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
     assert misspelt(POLICY.model_copy(update={"known": known}), {"recipe": ["te-current"], "model": []}) == [
         "[[known]] row 1 selects the recipe 'te-curren', and there is none; did you mean te-current?"

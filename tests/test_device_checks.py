@@ -13,7 +13,7 @@ from fp8parity import checks
 from fp8parity.checks import Check, accumulation, large, short_run, state
 from fp8parity.numerics import emulation
 from fp8parity.numerics.emulation import EmulatedLinear
-from fp8parity.numerics.scaling import delayed_scale, quantise, tile
+from fp8parity.numerics.scaling import delayed_scale, quantize, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.conversion import passing
@@ -24,7 +24,7 @@ from torch import nn
 from conftest import measured, subject
 
 ROOT = Path(__file__).parents[1]
-QUANTISED = [r.name for r in RECIPES.values() if r.linear.quantised]
+QUANTIZED = [r.name for r in RECIPES.values() if r.linear.quantized]
 
 
 def failing(verdict) -> set[str]:
@@ -61,21 +61,28 @@ def test_a_check_has_one_thread_and_gives_the_others_back(session, monkeypatch):
 # Accumulation
 
 
-@pytest.mark.parametrize("recipe", QUANTISED)
+@pytest.mark.parametrize("recipe", QUANTIZED)
 @pytest.mark.parametrize("signed", [False, True])
 def test_the_operands_are_exact_unless_the_check_says_no(recipe, signed):
     linear = RECIPES[recipe].linear
     exact = True
     for gemm in GEMMS:
         ops = accumulation.operands(gemm, 512, signed=signed)
-        matrices = {"fprop_x": ops.x, "fprop_w": ops.w, "dgrad_dy": ops.dy, "dgrad_w": ops.w.T, "wgrad_dy": ops.dy.T, "wgrad_x": ops.x.T}
+        matrices = {
+            "fprop_x": ops.x,
+            "fprop_w": ops.w,
+            "dgrad_dy": ops.dy,
+            "dgrad_w": ops.w.T,
+            "wgrad_dy": ops.dy.T,
+            "wgrad_x": ops.x.T,
+        }
         for name, op in linear:
-            if op.quantised:
+            if op.quantized:
                 matrix = matrices[name].contiguous()
                 amax = matrix.abs().amax().float()
                 scale = delayed_scale(amax, amax, emulation.FORMATS[op.format]) if op.history else None
                 noise = torch.zeros(tile(matrix, op).shape) if op.stochastic else None
-                exact &= torch.equal(quantise(matrix, op, scale=scale, noise=noise).dequantise(), matrix.float())
+                exact &= torch.equal(quantize(matrix, op, scale=scale, noise=noise).dequantize(), matrix.float())
     assert exact == (accumulation.inexact(RECIPES[recipe]) is None) == (not recipe.startswith("te-nvfp4"))
 
 
@@ -201,10 +208,12 @@ def _leaky(depth: list[int]):
 
 @pytest.mark.parametrize(("region", "least", "most"), [(_balanced, 0, 0), (_leaky, 0.01, 1)])
 def test_a_leak_after_a_raise_is_found(region, least, most, session, eager, monkeypatch):
-    """A region that counts its depth, and quantises at depth 1 alone, as a context manager without ``finally`` leaves it."""
+    """A region that counts its depth, and quantizes at depth 1 alone, as a context manager without ``finally`` leaves it."""
     depth = [0]
     real_convert, real_operand = short_run.apply, EmulatedLinear.operand
-    monkeypatch.setattr(short_run, "apply", lambda *a, **k: replace(real_convert(*a, **k), context=lambda: region(depth)))
+    monkeypatch.setattr(
+        short_run, "apply", lambda *a, **k: replace(real_convert(*a, **k), context=lambda: region(depth))
+    )
 
     def operand(self, name, x):
         forward = name.startswith("fprop")

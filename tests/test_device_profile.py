@@ -22,7 +22,7 @@ SMALL = Sizes(
     blocks=(Workload(ModelShape("block", 64, 128, 2, 1, 32, 1), 2, 32),),
     attention=((NANO, 2, 32), (NANO, 1, 64)),
     ends=((64, 64, 256),),
-    optimiser=(NANO,),
+    optimizer=(NANO,),
     copy=2**16,
     peak=64,
 )
@@ -47,8 +47,8 @@ def test_every_part_is_measured_once_per_size(profile):
     assert all(0 < t.low <= t.seconds <= t.high < 60 for t in profile.times)
     [block] = profile.of(Part.BLOCK_REST)
     assert block.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
-    [optimiser] = profile.of(Part.OPTIMISER)
-    assert optimiser.sizes == {"parameters": NANO.parameters, "tensors": 12}
+    [optimizer] = profile.of(Part.OPTIMISER)
+    assert optimizer.sizes == {"parameters": NANO.parameters, "tensors": 12}
 
 
 def test_the_interval_is_the_range_of_the_blocks():

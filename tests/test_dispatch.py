@@ -40,7 +40,7 @@ pattern of such names, and were not seen as they stand here."""
 
 
 def kind(name: str) -> str:
-    return "other" if not dispatch.is_gemm(name) else "fp8" if dispatch.is_quantised(name) else "bf16"
+    return "other" if not dispatch.is_gemm(name) else "fp8" if dispatch.is_quantized(name) else "bf16"
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -84,10 +84,14 @@ def test_a_second_kernel_in_fprop_is_no_gradient(session, monkeypatch, names):
 @pytest.mark.parametrize(
     ("forward", "backward", "places"),
     [
-        ([BF16, *FORWARD[1:]], BACKWARD, {"quantised kernels off @ forward", "BF16 kernels off @ forward"}),
-        (FORWARD, [BF16, *BACKWARD[1:]], {"quantised kernels off @ backward", "BF16 kernels off @ backward"}),
-        (FORWARD[1:], BACKWARD, {"quantised kernels off @ forward"}),
-        ([FP8] * 8, BACKWARD, {"quantised kernels off @ forward", "BF16 kernels off @ forward"}),  # the head was quantised too
+        ([BF16, *FORWARD[1:]], BACKWARD, {"quantized kernels off @ forward", "BF16 kernels off @ forward"}),
+        (FORWARD, [BF16, *BACKWARD[1:]], {"quantized kernels off @ backward", "BF16 kernels off @ backward"}),
+        (FORWARD[1:], BACKWARD, {"quantized kernels off @ forward"}),
+        (
+            [FP8] * 8,
+            BACKWARD,
+            {"quantized kernels off @ forward", "BF16 kernels off @ forward"},
+        ),  # the head was quantized too
     ],
 )
 def test_one_layer_of_a_model_that_fell_back_is_seen(session, monkeypatch, forward, backward, places):
@@ -100,5 +104,7 @@ def test_a_recipe_whose_wgrad_is_meant_to_be_bf16(session, monkeypatch):
     backward = [FP8] * 7 + [BF16] * 9
     found, _ = verdict(session, monkeypatch, linear, backward=backward, recipe="ao-rowwise-gw-hp")
     assert found.status == "pass", found.message()
-    found, places = verdict(session, monkeypatch, linear | {"wgrad": [FP8, FP8]}, backward=backward, recipe="ao-rowwise-gw-hp")
+    found, places = verdict(
+        session, monkeypatch, linear | {"wgrad": [FP8, FP8]}, backward=backward, recipe="ao-rowwise-gw-hp"
+    )
     assert (found.status, places) == ("fail", {"wgrad kernels off @ linear"})

@@ -38,7 +38,13 @@ WITHIN = {"ablate": 10}
 """Subcommands that train, and by how much the numbers of another CPU may differ (percentage points; without AVX-512 it is 8). The output of
 all others is the same everywhere."""
 ONE_PART = {"tests": "tests/test_shapes.py", "suites/numerics": "suites/numerics/test_numerics.py::test_gradients"}
-CONFIG = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 16, "vocab_size": 128256}
+CONFIG = {
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_attention_heads": 32,
+    "num_hidden_layers": 16,
+    "vocab_size": 128256,
+}
 """The config.json of a reader."""
 
 BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
@@ -89,14 +95,18 @@ def stand_in(trajectory) -> Callable[[Path, bool], None]:
             automodel(path, curve(chaos=int("fp8" in path.name)))
             return
         out = path.with_suffix("") if path.suffix == ".zip" else path
-        model = "mini" if path.name == "trial" else "nano"  # margins.md names the model; first gradients of nano have no numbers
+        model = (
+            "mini" if path.name == "trial" else "nano"
+        )  # margins.md names the model; first gradients of nano have no numbers
         for recipe, execution in (("bf16", "native"), ("te-current", "emulated")):
             cell = Cell(model=model, recipe=recipe, execution=Execution(execution), corpus="topics")
             for seed in range(3):
                 gap = 0.001 * (seed + 1) if recipe != "bf16" else 0.0
                 write_json(out / file_name(cell, f"seed{seed}"), trajectory(recipe, seed, gap, cell=cell))
         sqnr = Measurement(metric="fprop sqnr", where="gaussian", value=28.46)
-        record = Measurements(cell=cell, check="gemm", values=[sqnr], provenance=trajectory().provenance, session=path.stem)
+        record = Measurements(
+            cell=cell, check="gemm", values=[sqnr], provenance=trajectory().provenance, session=path.stem
+        )
         write_json(out / file_name(cell, "gemm"), record)
         if out != path:
             assert cli.main(["merge", str(path), str(out)]) == 0
@@ -124,9 +134,13 @@ def inputs(args: argparse.Namespace) -> list[Path]:
     return [p for found in named if found for p in (found if isinstance(found, list) else [found])]
 
 
-def check_fp8parity(arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Path, bool], None]) -> None:
+def check_fp8parity(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, stand_in: Callable[[Path, bool], None]
+) -> None:
     if arguments[:1] == ["run"]:  # the other arguments belong to pytest
-        return check_pytest([*(f"suites/{a}" if (ROOT / "suites" / a).is_dir() else a for a in arguments[1:]), "-n0"], monkeypatch, [])
+        return check_pytest(
+            [*(f"suites/{a}" if (ROOT / "suites" / a).is_dir() else a for a in arguments[1:]), "-n0"], monkeypatch, []
+        )
     args = parsed(monkeypatch, arguments)
     if (args.command in RUN and getattr(args, "gpu", "") != "here") or (args.command in SHOWING and args.given):
         for path in inputs(args):
@@ -140,7 +154,15 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     for name, value in (("JOB_INDEX", "1"), ("JOB_TOTAL", "2")):  # for --parity-shard auto
         monkeypatch.setenv(f"STRATEGY_{name}", value)
     # The last --junitxml counts: nothing is left in the tree. At its end, a pytest searches the memory of this process for garbage, twice.
-    quiet = ("--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:unraisableexception", f"--junitxml={os.devnull}")
+    quiet = (
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:unraisableexception",
+        f"--junitxml={os.devnull}",
+    )
     assert pytest.main([*fewer(arguments), *quiet], plugins=plugins) == pytest.ExitCode.OK
 
 

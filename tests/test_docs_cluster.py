@@ -29,7 +29,11 @@ def test_there_are_such_scripts():
 def test_the_slurm_array_is_split_by_its_own_variables():
     [script] = [b.text for b in SCRIPTS if "--parity-shard auto" in b.text]
     first, last = map(int, some_match(r"#SBATCH --array=(\d+)-(\d+)", script))
-    array = {"SLURM_ARRAY_TASK_MIN": str(first), "SLURM_ARRAY_TASK_COUNT": str(last - first + 1), "SLURM_ARRAY_TASK_STEP": "1"}
+    array = {
+        "SLURM_ARRAY_TASK_MIN": str(first),
+        "SLURM_ARRAY_TASK_COUNT": str(last - first + 1),
+        "SLURM_ARRAY_TASK_STEP": "1",
+    }
     found = [str(shard_of("auto", {**array, "SLURM_ARRAY_TASK_ID": str(i)})) for i in range(first, last + 1)]
     assert found == [f"{i} of {len(found)}" for i in range(1, len(found) + 1)]
 
@@ -40,7 +44,11 @@ def test_a_kubernetes_job_tells_its_pods_the_number_of_shards(block):
     spec = job["spec"]
     [container] = spec["template"]["spec"]["containers"]
     given = {v["name"]: v["value"] for v in container["env"]}
-    assert (job["kind"], spec["completionMode"], spec["template"]["spec"]["restartPolicy"]) == ("Job", "Indexed", "Never")
+    assert (job["kind"], spec["completionMode"], spec["template"]["spec"]["restartPolicy"]) == (
+        "Job",
+        "Indexed",
+        "Never",
+    )
     found = [str(shard_of("auto", given | {"JOB_COMPLETION_INDEX": str(i)})) for i in range(spec["completions"])]
     assert found == [f"{i} of {spec['completions']}" for i in range(1, spec["completions"] + 1)]
     assert int(given[COUNT]) == spec["completions"]

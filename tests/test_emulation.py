@@ -4,7 +4,7 @@ import pytest
 import torch
 from fp8parity.numerics import emulation, prng
 from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
-from fp8parity.numerics.scaling import gemm_tiles, quantise, tile
+from fp8parity.numerics.scaling import gemm_tiles, quantize, tile
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
 from narrowed import some
@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-QUANTISED = [r for r in RECIPES.values() if r.linear.quantised]
+QUANTIZED = [r for r in RECIPES.values() if r.linear.quantized]
 
 
 def linear(recipe: str, n: int = 96, k: int = 64) -> EmulatedLinear:
@@ -32,7 +32,7 @@ def inputs(rows: int = 64, cols: int = 64, stream: int = 1) -> torch.Tensor:
     return prng.normal(stream, rows * cols).view(rows, cols).bfloat16()
 
 
-OPERANDS = sorted({op for r in QUANTISED for _, op in r.linear if op.quantised}, key=str)
+OPERANDS = sorted({op for r in QUANTIZED for _, op in r.linear if op.quantized}, key=str)
 
 
 @pytest.mark.slow
@@ -51,9 +51,9 @@ def test_compiled_kernels_give_the_eager_bits(op):
     assert counters["stats"]["unique_graphs"] == versions, "rows of a larger matrix were compiled anew"
 
 
-@pytest.mark.parametrize("recipe", [r.name for r in QUANTISED if not any(op.stochastic for _, op in r.linear)])
-def test_three_gemms_are_those_of_the_dequantised_operands(recipe, eager):
-    """FP64 products of what the quantiser gives, compared with the layer: only accumulation and BF16 output differ."""
+@pytest.mark.parametrize("recipe", [r.name for r in QUANTIZED if not any(op.stochastic for _, op in r.linear)])
+def test_three_gemms_are_those_of_the_dequantized_operands(recipe, eager):
+    """FP64 products of what the quantizer gives, compared with the layer: only accumulation and BF16 output differ."""
     layer, x, dy = linear(recipe), inputs(), inputs(64, 96, 2) * 1e-3
     w = layer.weight.detach()
     spec = RECIPES[recipe].linear
@@ -61,12 +61,12 @@ def test_three_gemms_are_those_of_the_dequantised_operands(recipe, eager):
 
     def value(name: str, m: torch.Tensor) -> torch.Tensor:
         op: Operand = getattr(spec, name)
-        if op.dequantised:
+        if op.dequantized:
             forward = getattr(spec, {"dgrad_w": "fprop_w", "wgrad_x": "fprop_x"}[name])
-            return quantise(m.T.contiguous(), forward).dequantise().bfloat16().double().T
-        if not op.quantised:
+            return quantize(m.T.contiguous(), forward).dequantize().bfloat16().double().T
+        if not op.quantized:
             return m.double()
-        return quantise(m.contiguous(), op, scale=cold if op.history else None).dequantise().double()
+        return quantize(m.contiguous(), op, scale=cold if op.history else None).dequantize().double()
 
     a = x.clone().requires_grad_()
     y = layer(a)
@@ -141,7 +141,7 @@ def test_fp32_scales_of_fine_tiles_run_in_fp32(eager):
     op = Operand("e4m3", (1, 32), "te-fp32")
     data, _, _ = prepare(inputs(), op)
     assert data.dtype is torch.float32
-    assert torch.equal(data, quantise(inputs(), op).dequantise())
+    assert torch.equal(data, quantize(inputs(), op).dequantize())
 
 
 def test_an_exception_leaves_no_phase_behind():

@@ -137,7 +137,9 @@ def met(monkeypatch: pytest.MonkeyPatch, what: str) -> set[Outcome]:
 
 def test_updates_without_a_lock_and_merges_that_replace_are_counted(monkeypatch):
     """Planted: nothing holds the golden folder, and the second merge replaces the first one."""
-    monkeypatch.setattr(locks, "golden", lambda _: nullcontext())  # without flock a writer takes the other one's new file for a leftover
+    monkeypatch.setattr(
+        locks, "golden", lambda _: nullcontext()
+    )  # without flock a writer takes the other one's new file for a leftover
     assert met(monkeypatch, "bounds --write of several recipes") == {Outcome.LOST}
     assert met(monkeypatch, "merges into one .zip file") == {Outcome.LOST}
 

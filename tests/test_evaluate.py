@@ -82,8 +82,13 @@ def test_a_control_of_another_machine_is_none(runs, goldens):
 
 def test_a_control_of_other_packages_is_none(runs, goldens):
     other = {"packages": {"torch": "9"}}
-    candidates = [r.model_copy(update={"provenance": r.provenance.model_copy(update=other)}) for r in runs(recipes=("te-current",))]
-    assert [statuses(e) for e in evaluate(runs(recipes=("bf16",)) + candidates, goldens, POLICY)][1] == {"te-current": "error"}
+    candidates = [
+        r.model_copy(update={"provenance": r.provenance.model_copy(update=other)})
+        for r in runs(recipes=("te-current",))
+    ]
+    assert [statuses(e) for e in evaluate(runs(recipes=("bf16",)) + candidates, goldens, POLICY)][1] == {
+        "te-current": "error"
+    }
 
 
 def test_the_order_of_records_changes_nothing(runs, goldens):
@@ -95,7 +100,9 @@ def test_the_order_of_records_changes_nothing(runs, goldens):
 def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
     cell = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
     source = trajectory().provenance.model_copy(update={"device": GPU})
-    check = Measurements(cell=cell, check="gemm", values=[Measurement(metric="a", where="b", value=28.5)], provenance=source, session="s")
+    check = Measurements(
+        cell=cell, check="gemm", values=[Measurement(metric="a", where="b", value=28.5)], provenance=source, session="s"
+    )
     timing = made(provenance=source)
     [found] = evaluate([*runs(GPU), check, timing], goldens, POLICY)
     assert [(v.check, v.status) for v in found.verdicts] == [
@@ -112,7 +119,15 @@ def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
 
 
 def test_known_failures_are_marked(runs, goldens):
-    parts = ("tail gap", "to control", "first out", "to control: first out", "validation", "last validation", "to control: last validation")
+    parts = (
+        "tail gap",
+        "to control",
+        "first out",
+        "to control: first out",
+        "validation",
+        "last validation",
+        "to control: last validation",
+    )
     entry = KnownFailure(
         number=tuple(Expected(metric=part, low=0.015, high=0.025) for part in parts),
         check=("loss parity",), recipe=("te-current",), status="fail", link="https://example.org/7",
@@ -155,7 +170,9 @@ class TestLooks:
     def test_a_verdict_that_is_not_clear_asks_for_the_next_look(self, trajectory, goldens):
         """Three seeds are undecided; with two more of the same law the gap is clear."""
         spread = (-0.004, 0.001, 0.008)
-        candidates = [trajectory("te-current", s, g) for s, g in enumerate((*spread, 1e-3, 1.2e-3, 0.8e-3, 1e-3, 1.1e-3))]
+        candidates = [
+            trajectory("te-current", s, g) for s, g in enumerate((*spread, 1e-3, 1.2e-3, 0.8e-3, 1e-3, 1.1e-3))
+        ]
         controls = [trajectory(seed=s) for s in range(8)]
 
         def status(count: int) -> str:
@@ -168,7 +185,13 @@ def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens)
     """NVTE variables change a recipe behind its name, so the verdict names those that were set."""
     plain = runs("H200")
     behind = [
-        r.model_copy(update={"provenance": r.provenance.model_copy(update={"environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"}})})
+        r.model_copy(
+            update={
+                "provenance": r.provenance.model_copy(
+                    update={"environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"}}
+                )
+            }
+        )
         for r in plain
     ]
     (sound,), (changed,) = evaluate(plain, goldens, POLICY), evaluate(behind, goldens, POLICY)
@@ -179,7 +202,9 @@ def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens)
 
 def test_all_variables_are_listed(runs, goldens):
     own = {"environment": {"NVTE_A": "1", "NVTE_B": "2"}}
-    [found] = evaluate([r.model_copy(update={"provenance": r.provenance.model_copy(update=own)}) for r in runs()], goldens, POLICY)
+    [found] = evaluate(
+        [r.model_copy(update={"provenance": r.provenance.model_copy(update=own)}) for r in runs()], goldens, POLICY
+    )
     text = "NVTE_A=1, NVTE_B=2: Transformer Engine may do something else than the recipe's name says"
     assert [line for line in found.verdicts[0].lines if line[0] == "environment"] == [("environment", text)]
 
@@ -197,7 +222,9 @@ def test_a_cell_of_several_ranks_is_stale(runs, goldens):
 
 def test_gemms_that_imitate_another_tool_are_only_shown():
     policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
-    counts = [len(evaluate([gemm_records.made(tool=tool)], Goldens(), policy)[0].verdicts) for tool in ("", "another tool")]
+    counts = [
+        len(evaluate([gemm_records.made(tool=tool)], Goldens(), policy)[0].verdicts) for tool in ("", "another tool")
+    ]
     assert counts == [1, 0]
 
 

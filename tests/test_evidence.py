@@ -25,7 +25,9 @@ from many import Curves
 from sessions import stored
 
 ROOT = Path(__file__).parents[1]
-TINY, MICRO, XEON = (ROOT / "golden" / "records" / f"{name}.zip" for name in ("calibration/tiny", "micro-h100", "micro-xeon"))
+TINY, MICRO, XEON = (
+    ROOT / "golden" / "records" / f"{name}.zip" for name in ("calibration/tiny", "micro-h100", "micro-xeon")
+)
 NAN = math.nan
 
 
@@ -119,7 +121,12 @@ def reaching(*steps: int) -> list[list[float]]:
 
 @pytest.mark.parametrize(
     ("runs", "fast", "either"),
-    [((20, 20, 30), True, True), ((30, 30, 30), False, False), ((60, 60, 60), False, True), ((200, 200, 30), True, True)],
+    [
+        ((20, 20, 30), True, True),
+        ((30, 30, 30), False, False),
+        ((60, 60, 60), False, True),
+        ((200, 200, 30), True, True),
+    ],
     ids=["17 steps early", "10 early", "20 late", "two never"],
 )
 def test_mlperf_rejects_a_mean_14_steps_before_the_references(runs: tuple[int, ...], fast: bool, either: bool):
@@ -137,13 +144,22 @@ def test_the_rule_on_gradients_allows_8_per_cent(trajectory, norm: float, red: b
 
 
 @pytest.mark.parametrize(
-    ("hits", "n", "low", "high"), [(0, 44, 0, 1 - 0.025 ** (1 / 44)), (11, 11, 0.025 ** (1 / 11), 1), (5, 10, 0.187, 0.813)]
+    ("hits", "n", "low", "high"),
+    [(0, 44, 0, 1 - 0.025 ** (1 / 44)), (11, 11, 0.025 ** (1 / 11), 1), (5, 10, 0.187, 0.813)],
 )
 def test_the_interval_of_a_count(hits: int, n: int, low: float, high: float):
     assert stats.share_interval(hits, n) == pytest.approx((low, high), abs=5e-4)
 
 
-GAPS = {"none": 0.0, "small": 0.0007, "at the margin": 0.001, "large": 0.003, "implausible": -0.02, "framework": 0.00015, "lower": -0.0015}
+GAPS = {
+    "none": 0.0,
+    "small": 0.0007,
+    "at the margin": 0.001,
+    "large": 0.003,
+    "implausible": -0.02,
+    "framework": 0.00015,
+    "lower": -0.0015,
+}
 
 
 @cache
@@ -180,9 +196,17 @@ def judged_singly(cell: Cell, runs: Curves, controls: Curves, row: int) -> tuple
     recorded = {c: found[0] for session in gates().model.sessions for c, found in session.runs.items()}
 
     def made(curves: Curves, kind: Cell, seed: int) -> Trajectory:
-        values = {"loss": curves.loss[row, seed].tolist(), "grad_norm": curves.norm[row, seed].tolist(), "first_gradients": {}}
+        values = {
+            "loss": curves.loss[row, seed].tolist(),
+            "grad_norm": curves.norm[row, seed].tolist(),
+            "first_gradients": {},
+        }
         own = golden.seeds[seed]
-        start = {"seed": own.seed, "initial_weights": own.initial_weights, "validation": [(299, float(curves.validation[row, seed]))]}
+        start = {
+            "seed": own.seed,
+            "initial_weights": own.initial_weights,
+            "validation": [(299, float(curves.validation[row, seed]))],
+        }
         return recorded[kind].model_copy(update={**values, **start})
 
     for count in (2, 3, 5, 8):
@@ -210,7 +234,9 @@ def test_all_recipes_of_a_sample_draw_the_same_seeds():
     assert known is not None
     [sample] = known.samples
     twins = simulated.Sample(sample.cells[:2], Curves(*(np.stack([x[0], x[0]]) for x in sample.gaps)))
-    drawn = simulated.draw(simulated.Noise(known.model, known.device, known.bf16, [twins]), 3, 3, simulated.MIXED, np.random.default_rng(0))
+    drawn = simulated.draw(
+        simulated.Noise(known.model, known.device, known.bf16, [twins]), 3, 3, simulated.MIXED, np.random.default_rng(0)
+    )
     first, second = drawn.runs.values()
     np.testing.assert_array_equal(first.loss, second.loss)
 
@@ -220,7 +246,9 @@ def test_exact_rules_are_red_on_sound_runs_and_wide_rules_miss_faults():
     faults = head_to_head.count(results(), "torchtitan", trials.FRAMEWORK)
     assert (faults.red, faults.n) == (11, 11)
     assert head_to_head.count(results(), "torchtitan", trials.SOUND, trials.REPLICAS) == head_to_head.Count(5, 5)
-    wide, own = (head_to_head.count(results(), name, trials.FRAMEWORK).red for name in ("Megatron-LM, 5%", head_to_head.OURS))
+    wide, own = (
+        head_to_head.count(results(), name, trials.FRAMEWORK).red for name in ("Megatron-LM, 5%", head_to_head.OURS)
+    )
     assert wide < own
 
 
@@ -245,4 +273,7 @@ def _faults_of_tiny(page: str) -> list[list[str]]:
 
 def test_the_short_table_has_a_line_for_each_rule():
     lines = head_to_head.short_table(results())
-    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [*(r.name for r in peers.RULES), head_to_head.OURS]
+    assert [line.split(" | ")[0].removeprefix("| ") for line in lines[2:]] == [
+        *(r.name for r in peers.RULES),
+        head_to_head.OURS,
+    ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from faults.fault import Blame, seen_of
-from faults.places import converted, expert_in_bf16, neighbours_scale, unwritten_gradient
+from faults.places import converted, expert_in_bf16, neighbors_scale, unwritten_gradient
 from fp8parity.checks import experts
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes.adapters import torchao_experts
@@ -21,7 +21,9 @@ Judge = Callable[[str], Verdict]
 @pytest.fixture
 def judge(session: Session, eager) -> Judge:
     """The verdict on the check of a recipe, on the emulation that its cells run."""
-    return lambda recipe: session.numerics("experts", cell(recipe, "native" if recipe == "bf16" else "emulated", "tiny-moe"))
+    return lambda recipe: session.numerics(
+        "experts", cell(recipe, "native" if recipe == "bf16" else "emulated", "tiny-moe")
+    )
 
 
 def red(verdict: Verdict) -> dict[str, set[str]]:
@@ -42,11 +44,12 @@ def test_sound_experts_are_green(recipe, judge):
 
 
 @pytest.mark.parametrize(
-    ("operand", "gemms"), [("fprop_x", {"fprop", "wgrad"}), ("fprop_w", {"fprop", "dgrad"}), ("dgrad_dy", {"dgrad", "wgrad"})]
+    ("operand", "gemms"),
+    [("fprop_x", {"fprop", "wgrad"}), ("fprop_w", {"fprop", "dgrad"}), ("dgrad_dy", {"dgrad", "wgrad"})],
 )
-def test_the_scale_of_a_neighbour_is_red_at_the_expert(operand, gemms, judge, monkeypatch):
+def test_the_scale_of_a_neighbor_is_red_at_the_expert(operand, gemms, judge, monkeypatch):
     """Current scaling has one scale for each operand of an expert, which both of its GEMMs read."""
-    neighbours_scale(operand)(monkeypatch)
+    neighbors_scale(operand)(monkeypatch)
     busy = {f"expert {i}" for i, tokens in enumerate(experts.TOKENS) if tokens}
     assert red(judge("te-current")) == {f"{gemm} expert {what}": busy for gemm in gemms for what in ("sqnr", "gain")}
 
@@ -61,7 +64,10 @@ def test_blocks_that_span_two_experts_are_red(session, judge, monkeypatch):
     monkeypatch.setitem(torchao_experts.MULTIPLE, torchao_experts.MXFP8TrainingOpConfig, 16)
     found = red(judge("ao-mxfp8"))
     assert found.keys() == {"wgrad expert sqnr", "wgrad expert gain"}
-    assert found["wgrad expert sqnr"] == {"expert 0", "expert 7"}  # the last of their rows share a block with larger ones
+    assert found["wgrad expert sqnr"] == {
+        "expert 0",
+        "expert 7",
+    }  # the last of their rows share a block with larger ones
 
 
 def test_an_unwritten_gradient_of_an_idle_expert_is_red(judge, monkeypatch):

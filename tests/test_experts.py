@@ -67,7 +67,9 @@ def test_the_fixed_routing_is_pinned():
     assert torch.equal(fixed_choice(experts, 0, 512), found[0][:512])
 
 
-@pytest.mark.parametrize(("recipe", "execution"), [("te-current", "emulated"), ("te-nvfp4", "emulated"), ("ao-mxfp8", "emulated")])
+@pytest.mark.parametrize(
+    ("recipe", "execution"), [("te-current", "emulated"), ("te-nvfp4", "emulated"), ("ao-mxfp8", "emulated")]
+)
 def test_the_fixed_routing_is_that_of_bf16(recipe, execution):
     """Also after steps that moved every weight: the router has no say in it."""
     seen: dict[str, list[torch.Tensor]] = {}
@@ -144,7 +146,10 @@ def test_goldens_of_dense_models_are_not_stale():
         if (name, preset.corpus) in stored:
             assert stored[name, preset.corpus].spec_hash == spec_hash(preset.model, preset.schedule, preset.corpus)
     model, schedule = MIXED, presets()["tiny"].schedule
-    hashes = {spec_hash(replace(model, experts=e), schedule, "topics") for e in (None, Experts(4), Experts(8), Experts(4, pad=16))}
+    hashes = {
+        spec_hash(replace(model, experts=e), schedule, "topics")
+        for e in (None, Experts(4), Experts(8), Experts(4, pad=16))
+    }
     assert len(hashes) == 4
 
 

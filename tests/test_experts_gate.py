@@ -36,6 +36,8 @@ def test_a_mixture_is_recorded_and_judged_as_any_other_model(tmp_path: Path):
     runs = [r for r in load([project / ".parity"]) if isinstance(r, Trajectory)]
     inventories = {r.cell.recipe: {m.fqn for m in r.inventory} for r in runs}
     assert inventories["bf16"] == set()
-    assert {f"layers.0.mlp.{name}_proj.{i}" for name in ("gate", "up", "down") for i in range(4)} < inventories["te-current"]
+    assert {f"layers.0.mlp.{name}_proj.{i}" for name in ("gate", "up", "down") for i in range(4)} < inventories[
+        "te-current"
+    ]
     weights = {r.initial_weights for r in runs if r.seed == 0}
     assert len(weights) == 1

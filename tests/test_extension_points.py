@@ -30,7 +30,7 @@ class Mine:
         return emulated.convert(model, recipe, execution, seed)
 
     default_spec = staticmethod(emulated.default_spec)
-    quantise = staticmethod(emulated.quantise)
+    quantize = staticmethod(emulated.quantize)
     fp8_attention = staticmethod(emulated.fp8_attention)
     reset = staticmethod(emulated.reset)
 
@@ -86,5 +86,5 @@ def test_an_unknown_adapter_is_one_sentence():
 
 def test_a_module_of_functions_is_an_adapter():
     assert registry.adapter("emulated") is emulated
-    for name in ("OPTIONS", "convert", "default_spec", "quantise", "fp8_attention", "reset"):
+    for name in ("OPTIONS", "convert", "default_spec", "quantize", "fp8_attention", "reset"):
         assert hasattr(registry.adapter("torchao"), name)

@@ -37,7 +37,8 @@ class TestFeatures:
     """A small GEMM is slower than its FLOPs say, and only a GEMM near its size tells by how much."""
 
     @pytest.mark.parametrize(
-        ("name", "share"), [("small", 6656 / 8960), ("base", 8704 / 11776), ("1b", 0.0), ("llama3-8b", 0.0), ("llama3-405b", 0.0)]
+        ("name", "share"),
+        [("small", 6656 / 8960), ("base", 8704 / 11776), ("1b", 0.0), ("llama3-8b", 0.0), ("llama3-405b", 0.0)],
     )
     def test_gemms_far_below_those_that_were_timed_are_counted(self, name, share):
         """The narrowest GEMM of Llama 3 8B is that of k and v, 4096 to 1024. It is near the last linear of an MLP."""
@@ -60,13 +61,19 @@ class TestFeatures:
         large = gpu.made(("llama3-8b",))
         other = small.model_copy(update={"cell": small.cell.model_copy(update={"recipe": "te-block"})})
         found = replace(large, gemms=(*large.gemms, other))
-        assert [beyond(found, shapes.get("small"), recipe) for recipe in ("te-current", "te-block")] == [[Size.FEATURES], []]
+        assert [beyond(found, shapes.get("small"), recipe) for recipe in ("te-current", "te-block")] == [
+            [Size.FEATURES],
+            [],
+        ]
 
     def test_bf16_was_timed_beside_every_recipe(self):
         assert beyond(gpu.made(("1b",)), ONE, "bf16") == []
 
     def test_an_extrapolated_cell_says_nothing_of_others(self):
-        steps = [gpu.timed(shapes.get(name), off=0.3 if name == "small" else 0.0) for name in ("small", "1b", "llama3-8b", "llama3-70b")]
+        steps = [
+            gpu.timed(shapes.get(name), off=0.3 if name == "small" else 0.0)
+            for name in ("small", "1b", "llama3-8b", "llama3-70b")
+        ]
         found = residuals(gpu.made(("small", "1b", "llama3-8b", "llama3-70b")), steps)
         assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small"]
         others = [r for r in found if not r.extrapolated]
@@ -77,7 +84,9 @@ class TestFeatures:
     def test_its_errors_widen_the_interval_of_other_extrapolated_ones(self):
         """Both are 0.3 off in logarithms, and no other cell is off."""
         off = {"small": 0.3, "base": 0.3}
-        steps = [gpu.timed(shapes.get(name), off=off.get(name, 0.0)) for name in ("small", "base", "llama3-8b", "llama3-70b")]
+        steps = [
+            gpu.timed(shapes.get(name), off=off.get(name, 0.0)) for name in ("small", "base", "llama3-8b", "llama3-70b")
+        ]
         found = residuals(gpu.made(("llama3-8b", "llama3-70b")), steps)
         assert [r.measured.work.shape.name for r in found if r.extrapolated] == ["small", "base"]
         other = calibrate(found, "base")
@@ -133,7 +142,9 @@ class TestTokens:
         """Those of 405B were timed with few tokens. They say nothing of a small model."""
         found = gpu.made(("small",))
         large = gpu.gemm_times(Workload(shapes.get("llama3-405b").shape, 1, 512))
-        assert beyond(replace(found, gemms=(*found.gemms, large)), Workload(shapes.get("small").shape, 1, 512)) == [Size.TOKENS]
+        assert beyond(replace(found, gemms=(*found.gemms, large)), Workload(shapes.get("small").shape, 1, 512)) == [
+            Size.TOKENS
+        ]
 
     def test_an_expert_has_its_share_of_the_tokens(self):
         """Two of 64 experts for each token: each has 1/32 of them."""
@@ -143,13 +154,25 @@ class TestTokens:
 
     def test_small_gemms_and_those_with_few_tokens_are_told_apart(self):
         """Of the timed GEMMs, one is near "few" in features, and none is near "small"."""
-        layer = [GemmShape("few", 64, 2048, 2048), GemmShape("small", 4096, 256, 256), GemmShape("near", 16_384, 96, 2048)]
+        layer = [
+            GemmShape("few", 64, 2048, 2048),
+            GemmShape("small", 4096, 256, 256),
+            GemmShape("near", 16_384, 96, 2048),
+        ]
         found = extrapolation.far(layer, {(16_384, 2048, 2048), (16_384, 96, 2048)})
-        assert {size: [g.name for g in some] for size, some in found.items()} == {"features": ["small"], "tokens": ["few"]}
+        assert {size: [g.name for g in some] for size, some in found.items()} == {
+            "features": ["small"],
+            "tokens": ["few"],
+        }
 
     @pytest.mark.parametrize(
         ("small", "few", "near", "named"),
-        [(6, 1, 3, {"features": 0.6}), (1, 6, 3, {"tokens": 0.6}), (3, 3, 4, {"features": 0.3, "tokens": 0.3}), (2, 3, 5, {})],
+        [
+            (6, 1, 3, {"features": 0.6}),
+            (1, 6, 3, {"tokens": 0.6}),
+            (3, 3, 4, {"features": 0.3, "tokens": 0.3}),
+            (2, 3, 5, {}),
+        ],
     )
     def test_what_makes_up_most_of_the_work_is_named(self, small, few, near, named):
         """Alone, or else together."""
@@ -162,7 +185,9 @@ def out(capsys, *arguments: str) -> list[str]:
     return str(capsys.readouterr().out).splitlines()
 
 
-@pytest.mark.parametrize(("timed", "noted"), [(("llama3-8b",), True), (("base", "llama3-8b"), False)], ids=["large", "near"])
+@pytest.mark.parametrize(
+    ("timed", "noted"), [(("llama3-8b",), True), (("base", "llama3-8b"), False)], ids=["large", "near"]
+)
 def test_a_model_below_what_was_timed_is_an_extrapolation(tmp_path, capsys, timed, noted):
     path = tmp_path / "made-up.zip"
     sets.save(gpu.records(timed, [gpu.timed(shapes.get(name)) for name in ("small", "1b")]), path)
@@ -183,7 +208,18 @@ def test_a_batch_far_from_what_was_timed_says_so_everywhere(tmp_path, capsys, le
     step = gpu.timed(far).model_copy(update={"variant": f"1x{length}"})
     sets.save(gpu.records(("base", "1b"), [gpu.timed(shapes.get("base")), gpu.timed(ONE), step]), tmp_path / "a.zip")
     files = ["--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
-    asked = ["1b", "--block", "--micro-batch", "1", "--sequence", str(length), "--gpu", "h100", "--records", str(tmp_path / "a.zip")]
+    asked = [
+        "1b",
+        "--block",
+        "--micro-batch",
+        "1",
+        "--sequence",
+        str(length),
+        "--gpu",
+        "h100",
+        "--records",
+        str(tmp_path / "a.zip"),
+    ]
     lines = out(capsys, *asked, *files, "--test")
     assert [line for line in lines if line.startswith("te-current: ")] == [
         f"te-current: 100% of the GEMM work of this model is in GEMMs of {length} tokens, far from those that were timed on this GPU "
@@ -194,9 +230,14 @@ def test_a_batch_far_from_what_was_timed_says_so_everywhere(tmp_path, capsys, le
         "--sequence).",
     ]
     assert [r["extrapolated"] for r in json.loads((tmp_path / "a.json").read_text())["predicted"]] == [True, True]
-    assert [r["extrapolated"] for r in csv.DictReader((tmp_path / "a.csv").read_text().splitlines())] == ["True", "True"]
+    assert [r["extrapolated"] for r in csv.DictReader((tmp_path / "a.csv").read_text().splitlines())] == [
+        "True",
+        "True",
+    ]
     assert [line for line in lines if "extrapolated (" in line] == [
-        line for line in lines if line.startswith(f"1b 1x{length} ") and line.endswith("  extrapolated (tokens, sequence)")
+        line
+        for line in lines
+        if line.startswith(f"1b 1x{length} ") and line.endswith("  extrapolated (tokens, sequence)")
     ]
 
 
@@ -206,7 +247,10 @@ def test_a_batch_near_what_was_timed_says_nothing(tmp_path, capsys):
     lines = out(capsys, "1b", "--gpu", "h100", "--records", str(tmp_path / "a.zip"), *files)
     assert not [line for line in lines if line.startswith("te-current: ")]
     assert [r["extrapolated"] for r in json.loads((tmp_path / "a.json").read_text())["predicted"]] == [False, False]
-    assert [r["extrapolated"] for r in csv.DictReader((tmp_path / "a.csv").read_text().splitlines())] == ["False", "False"]
+    assert [r["extrapolated"] for r in csv.DictReader((tmp_path / "a.csv").read_text().splitlines())] == [
+        "False",
+        "False",
+    ]
 
 
 def test_each_recipe_says_what_its_own_gemms_show(tmp_path, capsys):

@@ -15,7 +15,7 @@ import pytest
 from faults.catalogue import CATALOGUE, findings, id_of, looks
 from faults.fault import Bench, Fault, Finding, Kind, Seen
 from faults.looks import Measured, Numerics, sound
-from faults.plants import unquantised
+from faults.plants import unquantized
 from fp8parity.numerics import emulation
 from sessions import ROOT, Session, cell
 
@@ -51,7 +51,9 @@ def test_the_fault_is_found_and_named(fault: Fault, finding: Finding, bench: Ben
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("look", [look for kind in (Numerics, Measured) for look in looks(kind)], ids=lambda k: f"{k.check}, {k.where}")
+@pytest.mark.parametrize(
+    "look", [look for kind in (Numerics, Measured) for look in looks(kind)], ids=lambda k: f"{k.check}, {k.where}"
+)
 def test_without_a_fault_every_look_is_green(look: Numerics, bench: Bench):
     if look.check == "defaults":
         pytest.skip("it needs no numbers: tests/test_recipes.py compares the defaults")
@@ -73,11 +75,13 @@ def test_the_page_lists_every_fault():
     assert f"{len(CATALOGUE)} faults" in page
 
 
-def test_an_unquantised_run_is_red_in_convergence_too(session, monkeypatch, eager):
+def test_an_unquantized_run_is_red_in_convergence_too(session, monkeypatch, eager):
     """The silent fall-back trains exactly as BF16 does: equal losses, and the verdict says so."""
-    unquantised(monkeypatch)
-    quantised, control = (session.trajectory(cell(r, e, "nano"), 0) for r, e in (("te-current", "emulated"), ("bf16", "native")))
-    assert quantised.loss == control.loss
+    unquantized(monkeypatch)
+    quantized, control = (
+        session.trajectory(cell(r, e, "nano"), 0) for r, e in (("te-current", "emulated"), ("bf16", "native"))
+    )
+    assert quantized.loss == control.loss
 
 
 def test_nan_names_its_step_and_parameter(session, monkeypatch, eager):

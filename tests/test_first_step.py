@@ -44,11 +44,14 @@ def verdict(trajectory):
     def make(ratios, rules, recipe="te-current", control=1.0, numbers=MeasuredNumbers(), **changes):  # noqa: B008 - frozen
         golden = from_runs([trajectory(seed=s, grad_norm=[2.0] + [1.0] * 11) for s in range(8)], [])
         gradients = {"a": 1.2, "b": 1.6, "small": 0.25, "frozen": 0.0}
-        controls = [trajectory(seed=s, grad_norm=[2.0 * control] + [1.0] * 11, first_gradients=gradients) for s in SEEDS]
+        controls = [
+            trajectory(seed=s, grad_norm=[2.0 * control] + [1.0] * 11, first_gradients=gradients) for s in SEEDS
+        ]
         if "first_gradients" in changes:
             changes["first_gradients"] = gradients | changes["first_gradients"]
         runs = [
-            trajectory(recipe, s, 1e-4 * (s + 1), grad_norm=[2.0 * r] + [1.0] * 11, **changes) for s, r in zip(SEEDS, ratios, strict=True)
+            trajectory(recipe, s, 1e-4 * (s + 1), grad_norm=[2.0 * r] + [1.0] * 11, **changes)
+            for s, r in zip(SEEDS, ratios, strict=True)
         ]
         return loss.judge(runs, runs if recipe == "bf16" else controls, golden, rules, numbers)
 
@@ -67,9 +70,14 @@ def test_an_odd_first_step_is_red_though_the_loss_is_fine(verdict, ratio):
 
 @pytest.mark.parametrize("ratio", [0.96, 1.04])
 def test_an_odd_parameter_is_red_though_the_norm_is_fine(verdict, ratio):
-    found = verdict((1.0, 1.0, 1.0), table(metric="first gradient", te_current=1.0), first_gradients={"a": 1.2, "b": 1.6 * ratio})
+    found = verdict(
+        (1.0, 1.0, 1.0), table(metric="first gradient", te_current=1.0), first_gradients={"a": 1.2, "b": 1.6 * ratio}
+    )
     assert found.status == "fail"
-    assert f"gradient norm of b {ratio:.4f}x BF16's, expected 0.9900 to 1.0100, seed 0 (a made-up bound)" in found.message()
+    assert (
+        f"gradient norm of b {ratio:.4f}x BF16's, expected 0.9900 to 1.0100, seed 0 (a made-up bound)"
+        in found.message()
+    )
     assert found.loss.failing == [Failing(metric="first step", where="b", value=1.6 * ratio / 1.6)] * len(SEEDS)
 
 
@@ -101,7 +109,10 @@ def test_an_expected_first_step_is_green_and_shown(verdict):
 def test_bf16_is_held_to_its_golden(verdict):
     found = verdict((1.0, 1.02, 1.0), table(bf16=1.0), recipe="bf16")
     assert (found.status, found.loss.moved) == ("drift", "the framework moved")
-    assert found.headline == "BF16's own gradient of the first step is not its golden's: the framework changed, not the recipe"
+    assert (
+        found.headline
+        == "BF16's own gradient of the first step is not its golden's: the framework changed, not the recipe"
+    )
     assert "gradient norm 1.0200x its golden's, expected 0.9900 to 1.0100, seed 1" in found.message()
 
 
@@ -129,7 +140,9 @@ def test_norms_below_1_have_a_ratio(verdict):
     assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"small": 0.26}).status == "fail"
 
 
-@pytest.mark.parametrize("bounds", [table(te_block=1.0), table("tiny_stories", te_current=1.0)], ids=["another recipe", "another corpus"])
+@pytest.mark.parametrize(
+    "bounds", [table(te_block=1.0), table("tiny_stories", te_current=1.0)], ids=["another recipe", "another corpus"]
+)
 def test_what_no_row_speaks_of_is_not_judged(verdict, bounds):
     found = verdict((0.5, 0.5, 0.5), bounds)
     assert found.status == "pass"
@@ -176,9 +189,17 @@ def test_the_trained_models_without_a_limit_are_known():
     textbook = [r.name for r in recipes.RECIPES.values() if not r.base]  # a variant inherits the rules of its base
     cells = [(r, e, m) for r in textbook for e in executions[r.partition("-")[0]] for m in models]
     found = {
-        f"{r} {e} on {m}" for r, e, m in cells for metric in (TOTAL, PART) if (r, metric) != ("bf16", PART) and silent(r, e, m, metric)
+        f"{r} {e} on {m}"
+        for r, e, m in cells
+        for metric in (TOTAL, PART)
+        if (r, metric) != ("bf16", PART) and silent(r, e, m, metric)
     }
-    large = [f"{r} {e} on {m}" for r in ("te-mxfp8", "te-nvfp4", "ao-mxfp8") for e in executions[r[:2]] for m in ("base", "1b")]
+    large = [
+        f"{r} {e} on {m}"
+        for r in ("te-mxfp8", "te-nvfp4", "ao-mxfp8")
+        for e in executions[r[:2]]
+        for m in ("base", "1b")
+    ]
     assert found == {*large, *(f"te-nvfp4 fused on {m}" for m in ("micro", "tiny", "mini", "small"))}
 
 
@@ -221,7 +242,12 @@ def test_the_number_to_store_is_the_mean_ratio_of_the_seeds(trajectory, norms, m
     [number] = found.values
     assert (number.metric, number.where) == (TOTAL, "nano")
     assert number.value == pytest.approx(mean)
-    assert (found.cell, found.check, found.provenance, found.session) == (runs[0].cell, loss.LOSS, runs[0].provenance, runs[0].session)
+    assert (found.cell, found.check, found.provenance, found.session) == (
+        runs[0].cell,
+        loss.LOSS,
+        runs[0].provenance,
+        runs[0].session,
+    )
 
 
 RECORDED = GOLDEN / "records" / "found" / "h200-gw-hp-1b.zip"
@@ -237,7 +263,10 @@ def test_the_miscompiled_run_of_1b_is_found():
     found = statuses(stored()[1])
     assert found["bf16"].status == "pass"
     assert found["ao-rowwise-gw-hp"].status == "fail"
-    assert some(found["ao-rowwise-gw-hp"].loss).odd_start == "gradient norm 0.9595x BF16's, expected 0.9850 to 1.0100, seed 1"
+    assert (
+        some(found["ao-rowwise-gw-hp"].loss).odd_start
+        == "gradient norm 0.9595x BF16's, expected 0.9850 to 1.0100, seed 1"
+    )
 
 
 def test_the_loss_alone_leaves_the_miscompiled_run_of_1b_undecided():

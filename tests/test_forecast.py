@@ -27,7 +27,9 @@ def slowly(self, cell, seed):
 
 Runner.trajectory = slowly
 """
-ESTIMATE = r"^fp8-parity: 3 tests to run, about (\d+ s|\d+ min|[\d.]+ hours)( with 2 workers)? \(\S+-tiny-emulated: .* a run\)"
+ESTIMATE = (
+    r"^fp8-parity: 3 tests to run, about (\d+ s|\d+ min|[\d.]+ hours)( with 2 workers)? \(\S+-tiny-emulated: .* a run\)"
+)
 
 
 @pytest.fixture
@@ -51,7 +53,9 @@ def test_more_than_the_granted_hours_is_refused_before_anything_runs(gate, tmp_p
     done = gate(*workers, "--parity-hours", "1e-6", "--seeds", "400")
     text = done.stdout + done.stderr
     assert done.returncode == 4, text
-    assert re.search(r"3 tests to run, .* more than the 1e-06 hours that are granted: give --parity-hours \d+ to run it, or", text)
+    assert re.search(
+        r"3 tests to run, .* more than the 1e-06 hours that are granted: give --parity-hours \d+ to run it, or", text
+    )
     assert "Traceback" not in text and "Accept" not in text and "Refuse" not in text
     assert not list((tmp_path / ".parity").glob("*.json"))
     assert gate(*workers, "--collect-only", "--parity-hours", "1e-6").returncode == 0
@@ -75,4 +79,6 @@ def test_progress_without_a_terminal_is_plain_lines(gate, workers):
 
 
 def test_progress_can_be_turned_off(gate):
-    assert not re.search(r"\d/3 tests", gate("--parity-progress", "none", "-k", "emulated", "--seeds", "2", more=SLOW).stdout)
+    assert not re.search(
+        r"\d/3 tests", gate("--parity-progress", "none", "-k", "emulated", "--seeds", "2", more=SLOW).stdout
+    )

@@ -37,7 +37,7 @@ def test_every_bf16_value_rounds_as_torch_does(name, factor):
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_both_rounding_paths_agree_on_ties_and_their_neighbours(name):
+def test_both_rounding_paths_agree_on_ties_and_their_neighbors(name):
     fmt = FORMATS[name]
     values = grid(fmt)
     values = values[values.isfinite()].sort().values.double()
@@ -102,7 +102,12 @@ def test_e8m0_corners():
     x = torch.tensor([0.0, 2.0**-127, 2.0**-127 * 1.5, 2.0**-126, 1.0, 1 + 2.0**-23, 3.4e38, math.inf, math.nan])
     assert e8m0_encode(x, up=True).tolist() == [0, 0, 1, 1, 127, 128, 254, 254, 255]
     assert e8m0_encode(x, up=False).tolist() == [0, 0, 0, 1, 127, 127, 254, 254, 255]
-    assert e8m0_decode(torch.tensor([0, 1, 127, 254], dtype=torch.int32)).tolist() == [2.0**-127, 2.0**-126, 1, 2.0**127]
+    assert e8m0_decode(torch.tensor([0, 1, 127, 254], dtype=torch.int32)).tolist() == [
+        2.0**-127,
+        2.0**-126,
+        1,
+        2.0**127,
+    ]
 
 
 def test_another_dtype_is_refused():

@@ -19,7 +19,9 @@ from inputs import COMMANDS
 
 CASES = {"records": 110, "tables": 70, "goldens": 50}
 """The number of cases of each kind of file. Together they take under 20 s on one core."""
-BOUNDED = settings(derandomize=True, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+BOUNDED = settings(
+    derandomize=True, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 DEEP: list[Any] = []
 for _ in range(600):
     DEEP = [DEEP]
@@ -109,7 +111,9 @@ def files(project: Path, kind: str) -> list[Path]:
     records = sorted((project / "records").glob("*.json"))
     if kind == "records":
         return [*records, *(project / "set.zip" / p.name for p in records[:4]), project / "set.zip"]
-    return sorted(p for p in (project / "golden").rglob("*") if p.is_file() and (p.suffix == ".json") == (kind == "goldens"))
+    return sorted(
+        p for p in (project / "golden").rglob("*") if p.is_file() and (p.suffix == ".json") == (kind == "goldens")
+    )
 
 
 @pytest.mark.parametrize("kind", ["records", "tables", "goldens"])

@@ -22,13 +22,16 @@ def gate(tmp_path):
     return gates.of(tmp_path)
 
 
-def test_a_gate_in_which_nothing_quantised_ran_is_red(tmp_path):
+def test_a_gate_in_which_nothing_quantized_ran_is_red(tmp_path):
     """The command of the report, on a CPU: BF16's GEMM passes, and 18 tests of recipes are skipped."""
     terms = ("suites/numerics", "-k", "gemm", "--execution", "native", "--parity-records", str(tmp_path))
     done = run("pytest", *terms, "--parity-report", str(tmp_path / "r.md"))
     assert "1 passed, 18 skipped" in done.stdout
     assert done.returncode == 1, done.stdout
-    assert "Refuse: the only check that ran is green, but only the BF16 control was checked and no recipe: 18 tests" in done.stdout
+    assert (
+        "Refuse: the only check that ran is green, but only the BF16 control was checked and no recipe: 18 tests"
+        in done.stdout
+    )
     assert "**Refuse: the only check" in (tmp_path / "r.md").read_text()
 
 
@@ -54,22 +57,42 @@ def test_a_required_cell_that_k_removed_is_named(gate, workers):
     assert "fp8-parity: required cell te-block-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
     assert "fp8-parity: required cell te-mxfp8-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
     assert "required cell te-current-tiny-emulated" not in done.stdout
-    assert "Refuse: the only check that ran is green, but required cell te-block-tiny-emulated was removed" in done.stdout
+    assert (
+        "Refuse: the only check that ran is green, but required cell te-block-tiny-emulated was removed" in done.stdout
+    )
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
 def test_a_required_cell_that_k_left_in_part_is_named(tmp_path, workers):
     """-k codes leaves one of the checks of a recipe's linear. The others are in the same file."""
-    terms = ("suites/numerics/test_numerics.py", "-k", "codes", "--recipe", "te-current", "--parity-records", str(tmp_path), *workers)
+    terms = (
+        "suites/numerics/test_numerics.py",
+        "-k",
+        "codes",
+        "--recipe",
+        "te-current",
+        "--parity-records",
+        str(tmp_path),
+        *workers,
+    )
     whole = run("pytest", *terms)
     assert whole.returncode == 0, whole.stdout
     done = run("pytest", *terms, "--require", "te-current-emulated")
     assert done.returncode == 1, done.stdout
-    assert "required cell te-current-emulated was selected without test_defaults, test_gemm_sqnr: -k, -m or a plugin removed" in done.stdout
+    assert (
+        "required cell te-current-emulated was selected without test_defaults, test_gemm_sqnr: -k, -m or a plugin removed"
+        in done.stdout
+    )
 
 
 def test_one_suite_alone_removes_no_test_of_a_required_cell(tmp_path):
-    terms = ("suites/numerics/test_numerics.py::test_codes", "--recipe", "te-current", "--parity-records", str(tmp_path))
+    terms = (
+        "suites/numerics/test_numerics.py::test_codes",
+        "--recipe",
+        "te-current",
+        "--parity-records",
+        str(tmp_path),
+    )
     done = run("pytest", *terms, "--require", "te-current-emulated")
     assert done.returncode == 0, done.stdout
 

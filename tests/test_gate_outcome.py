@@ -115,7 +115,8 @@ def test_what_was_not_judged_is_counted_and_refused(gate, tmp_path, arguments, g
 
 def test_the_user_s_own_interrupt_is_named(gate):
     assert (
-        "1 missing (first test_loss_parity[te-current-tiny-emulated]); the user interrupted the run." in gate(te_current="interrupt").stdout
+        "1 missing (first test_loss_parity[te-current-tiny-emulated]); the user interrupted the run."
+        in gate(te_current="interrupt").stdout
     )
 
 
@@ -136,7 +137,8 @@ def test_a_file_that_cannot_be_collected_is_named(gate, tmp_path):
     assert done.returncode == 2
     assert "Refuse: 3 selected tests: 0 judged, 0 skipped, 0 crashed, 3 missing" in done.stdout
     assert (
-        "1 file could not be collected (first test_broken.py: ModuleNotFoundError: No module named 'nothing_of_this_name')" in done.stdout
+        "1 file could not be collected (first test_broken.py: ModuleNotFoundError: No module named 'nothing_of_this_name')"
+        in done.stdout
     )
     going = gate("test_broken.py", "--continue-on-collection-errors")
     assert going.returncode == 1
@@ -175,12 +177,18 @@ def test_a_test_that_another_plugin_marks_as_xfail_is_a_failure(gate, tmp_path, 
     """The sentence says "Refuse", and pytest, JUnit, the manifest and the exit status count a failure."""
     done = gate("--junitxml", "out.xml", more=more, te_block=how)
     assert done.returncode == 1
-    assert "Refuse: te-block emulated on tiny" in done.stdout and "1 failed" in done.stdout and "xfailed" not in done.stdout
+    assert (
+        "Refuse: te-block emulated on tiny" in done.stdout
+        and "1 failed" in done.stdout
+        and "xfailed" not in done.stdout
+    )
     [counts] = ElementTree.parse(tmp_path / "out.xml").getroot().iter("testsuite")
     assert (counts.attrib["failures"], counts.attrib["skipped"]) == ("1", "0")
     [made] = manifest.load([tmp_path / ".parity"])
     assert [s.cell for s in made.selected if s.outcome == "failed"] == ["te-block-tiny-emulated"]
-    assert [s.cell for s in made.selected if s.outcome == "failed" and not s.records] == ["te-block-tiny-emulated"] * (how == "crash")
+    assert [s.cell for s in made.selected if s.outcome == "failed" and not s.records] == ["te-block-tiny-emulated"] * (
+        how == "crash"
+    )
 
 
 def test_a_fixture_that_fails_in_a_test_marked_as_xfail_is_a_failure(gate, tmp_path):

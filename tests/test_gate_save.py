@@ -25,7 +25,9 @@ def test_a_session_is_kept_with_its_manifest(gate, tmp_path, workers):
     recipes = {r.cell.recipe for r in sets.load([kept.path])}
     assert "te-current" in recipes and "te-block" not in recipes
     [made] = manifest.load([kept.path])
-    assert made.status == "ok" and {s.cell for s in made.selected if s.outcome == "passed"} == {"te-current-tiny-emulated"}
+    assert made.status == "ok" and {s.cell for s in made.selected if s.outcome == "passed"} == {
+        "te-current-tiny-emulated"
+    }
 
 
 def test_a_red_session_is_kept_and_stays_red(gate, tmp_path):

@@ -72,7 +72,8 @@ WAYS = {
 
 @pytest.mark.parametrize(("line", "arguments"), WAYS.items(), ids=["report", "junit", "summary"])
 @pytest.mark.parametrize(
-    ("status", "code", "sentence"), [("pass", 3, "Accept: all 3"), ("fail", 1, "Refuse: te-block emulated on tiny fails")]
+    ("status", "code", "sentence"),
+    [("pass", 3, "Accept: all 3"), ("fail", 1, "Refuse: te-block emulated on tiny fails")],
 )
 def test_a_report_that_cannot_be_written_is_one_line(gate, tmp_path, line, arguments, status, code, sentence):
     variables = {"GITHUB_ACTIONS": "true"} | ({} if arguments else {"GITHUB_STEP_SUMMARY": FULL})
@@ -117,7 +118,9 @@ def test_an_internal_error_leaves_the_verdicts(gate, tmp_path):
 
 
 @pytest.mark.parametrize(("shift", "code"), [(1e-4, 2), (0.02, 1)], ids=["green", "red"])
-def test_judge_prints_all_before_a_report_that_cannot_be_written(trajectory, tmp_path, capsys, monkeypatch, shift, code):
+def test_judge_prints_all_before_a_report_that_cannot_be_written(
+    trajectory, tmp_path, capsys, monkeypatch, shift, code
+):
     from fp8parity.judging import loss
 
     def judged(runs: object, controls: object, golden: object, policy: object, numbers: object) -> Verdict:
@@ -130,7 +133,10 @@ def test_judge_prints_all_before_a_report_that_cannot_be_written(trajectory, tmp
         write_json(tmp_path / "set" / name_of(r), r)
     (tmp_path / "file").write_text("")
     bad, good = tmp_path / "file" / "r.md", tmp_path / "r.md"
-    assert main(["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN), "--report", str(bad), "--report", str(good)]) == code
+    assert (
+        main(["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN), "--report", str(bad), "--report", str(good)])
+        == code
+    )
     printed = capsys.readouterr()
     assert ("loss parity fail: by order" in printed.out) == (code == 1)
     assert printed.err.startswith(f"fp8parity: --report {bad} could not be written: ")

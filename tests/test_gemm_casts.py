@@ -14,7 +14,11 @@ def test_another_compiler_may_fuse_casts_as_it_sees_fit():
     """Then no cast is timed alone. One that costs time is still seen."""
     fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
     golden = gemm_goldens.updated(None, [fused])
-    more = changed(made(casts=[], provenance=UPGRADED), "up fprop training", kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"])
+    more = changed(
+        made(casts=[], provenance=UPGRADED),
+        "up fprop training",
+        kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"],
+    )
     assert judged(more, golden).status == "pass"
     slow = changed(more, "up fprop training", recipe_seconds=[s * 1.2 for s in more.gemms[13].recipe_seconds])
     assert judged(slow, golden).headline == "slower: up fprop training below its band"
@@ -40,7 +44,11 @@ def test_each_entry_has_its_own_packages():
     other = made(cell=made().cell.model_copy(update={"recipe": "te-block"}), provenance=UPGRADED)
     golden = gemm_goldens.updated(gemm_goldens.updated(None, [fused]), [other])
     assert golden.provenance == UPGRADED
-    more = changed(made(casts=[], provenance=UPGRADED), "up fprop training", kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"])
+    more = changed(
+        made(casts=[], provenance=UPGRADED),
+        "up fprop training",
+        kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"],
+    )
     assert judged(more, golden).status == "pass"
 
 
@@ -48,5 +56,7 @@ def test_with_other_packages_the_number_of_casts_counts_only_where_they_run_alon
     """The casts of another linear say nothing about those of this one."""
     others = [c for c in made().casts if c.linear != "up"]
     kernels = ["cast"] * 3 + ["nvjet_sm90_qqtst"]
-    assert judged(changed(made(casts=others, provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "pass"
+    assert (
+        judged(changed(made(casts=others, provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "pass"
+    )
     assert judged(changed(made(provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "fail"

@@ -55,7 +55,12 @@ def test_csv_has_a_line_for_each_gemm_and_empty_fields_where_one_failed():
     record = changed(made(), "o wgrad training", **LOST)
     found = list(csv.DictReader(io.StringIO(gemms.as_csv([record, made("llama3-8b")]))))
     assert len(found) == 24 + 30
-    assert (found[0]["device"], found[0]["model"], found[0]["linear"], found[0]["gemm"]) == ("NVIDIA Made Up", "codonfm-5b", "qkv", "fprop")
+    assert (found[0]["device"], found[0]["model"], found[0]["linear"], found[0]["gemm"]) == (
+        "NVIDIA Made Up",
+        "codonfm-5b",
+        "qkv",
+        "fprop",
+    )
     assert float(found[0]["ratio"]) == pytest.approx(1.9)
     assert float(found[0]["share_of_peak"]) == pytest.approx(1.52)
     failed = next(r for r in found if r["failed"])
@@ -123,7 +128,9 @@ def test_the_published_rows_are_those_of_the_page():
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_a_gpu_the_command_says_so_in_one_line(capsys):
     assert main(["gemm", "llama3-8b"]) == 2
-    assert capsys.readouterr().err == ("fp8parity: gemm needs a GPU, and this machine has none; --from SET shows records that a GPU made\n")
+    assert capsys.readouterr().err == (
+        "fp8parity: gemm needs a GPU, and this machine has none; --from SET shows records that a GPU made\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -155,8 +162,14 @@ def test_a_recipe_that_does_not_run_here_is_named():
 def test_a_pattern_names_the_recipes_that_run_here():
     """ao-mxfp8 needs a newer GPU, and a variant is named in full."""
     pytest.importorskip("torchao")
-    assert [r.name for r in gemm.chosen(["ao-rowwise", "ao-*"], H100)] == ["ao-rowwise", "ao-tensorwise", "ao-rowwise-gw-hp"]
-    with pytest.raises(ValueError, match=r"^no recipe of ao-mx\* runs here: ao-mxfp8 needs sm_100 and below sm_120; this GPU is sm_90$"):
+    assert [r.name for r in gemm.chosen(["ao-rowwise", "ao-*"], H100)] == [
+        "ao-rowwise",
+        "ao-tensorwise",
+        "ao-rowwise-gw-hp",
+    ]
+    with pytest.raises(
+        ValueError, match=r"^no recipe of ao-mx\* runs here: ao-mxfp8 needs sm_100 and below sm_120; this GPU is sm_90$"
+    ):
         gemm.chosen(["ao-mx*"], H100)
     with pytest.raises(ValueError, match=r"^ao-mxfp8 needs sm_100"):
         gemm.chosen(["ao-*", "ao-mxfp8"], H100)
@@ -185,7 +198,9 @@ def test_the_gpu_is_held_alone_while_it_is_timed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: H100)
     monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="made-up", total_memory=80))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="made-up", total_memory=80)
+    )
     seen = []
 
     def measured(request, recipe, device, **terms):
@@ -202,7 +217,13 @@ def test_the_gpu_is_held_alone_while_it_is_timed(tmp_path, monkeypatch, capsys):
 
 
 def test_a_configuration_has_the_default_batch(tmp_path):
-    config = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 2, "num_hidden_layers": 2, "vocab_size": 256}
+    config = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 2,
+        "vocab_size": 256,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = gemm.workload_of(str(tmp_path), None, None)
     assert (found.micro_batch, found.sequence) == gemm.DEFAULT_BATCH

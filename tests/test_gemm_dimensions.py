@@ -46,7 +46,9 @@ def timed(tmp_path, monkeypatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: Hardware("b200", "cuda:0", (10, 0)))
     monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="made-up", total_memory=80))
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="made-up", total_memory=80)
+    )
     monkeypatch.setattr(registry, "package_skip_reason", lambda native: None)
     monkeypatch.setattr(registry, "preload", lambda capability: None)
     seen: list[str] = []
@@ -92,7 +94,10 @@ class TestNamed:
 
     def test_a_recipe_that_fits_is_not_timed_beside_one_that_does_not(self, timed, capsys):
         assert main(["gemm", "64x48x64", "--recipe", "te-current", "--recipe", "te-mxfp8"]) == 2
-        assert capsys.readouterr().err == "fp8parity: te-mxfp8: 64x48x64 has 48 input features (K), and they are not divisible by 32\n"
+        assert (
+            capsys.readouterr().err
+            == "fp8parity: te-mxfp8: 64x48x64 has 48 input features (K), and they are not divisible by 32\n"
+        )
         assert timed == []
 
     def test_without_the_head_it_is_timed(self, timed, tmp_path):
@@ -105,7 +110,9 @@ class TestByDefault:
         assert main(["gemm", "64x48x64"]) == 0
         lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
         out = [name for name in RECIPES if name in BLOCKS_OF_32]
-        assert lines == [f"left out: {n}: 64x48x64 has 48 input features (K), and they are not divisible by 32" for n in out]
+        assert lines == [
+            f"left out: {n}: 64x48x64 has 48 input features (K), and they are not divisible by 32" for n in out
+        ]
         assert out and timed and not BLOCKS_OF_32 & set(timed)
 
     def test_all_are_timed_if_they_fit(self, timed, capsys):
@@ -116,7 +123,10 @@ class TestByDefault:
     def test_if_none_is_left_that_is_an_error(self, timed, capsys):
         assert main(["gemm", "64x40x64"]) == 2
         said = capsys.readouterr()
-        assert said.err.startswith("fp8parity: no recipe that runs here can take these GEMMs: ") and len(said.err.splitlines()) == 1
+        assert (
+            said.err.startswith("fp8parity: no recipe that runs here can take these GEMMs: ")
+            and len(said.err.splitlines()) == 1
+        )
         assert " has 40 input features (K), and they are not divisible by " in said.err
         assert not said.out and timed == []
 

@@ -23,7 +23,9 @@ def door(request):
 
     recipe, operands = recipes.get(request.param), draw(FAMILIES[0])
     made = torchao_gemms.TorchaoGemms(recipe, torchao.config_for(recipe, emulate=True), operands, GemmTerms())
-    made.compiled.steps = {p: made.compiled._both(p) for p in torchao_gemms.READS}  # eager: the test is about numbers, not about time
+    made.compiled.steps = {
+        p: made.compiled._both(p) for p in torchao_gemms.READS
+    }  # eager: the test is about numbers, not about time
     for cast in made.casts:
         made.cast(cast)
     return recipe, operands.product(), made
@@ -34,15 +36,17 @@ def test_torchao_computes_the_product_with_the_errors_of_its_formats(door, produ
     recipe, wanted, made = door
     formats = made.formats(product)
     spec = dict(recipe.linear)
-    names = {"fprop": ("fprop_x", "fprop_w"), "dgrad": ("dgrad_dy", "dgrad_w"), "wgrad": ("wgrad_dy", "wgrad_x")}[product]
-    assert formats == tuple(spec[n].format if spec[n].quantised else "bf16" for n in names)
+    names = {"fprop": ("fprop_x", "fprop_w"), "dgrad": ("dgrad_dy", "dgrad_w"), "wgrad": ("wgrad_dy", "wgrad_x")}[
+        product
+    ]
+    assert formats == tuple(spec[n].format if spec[n].quantized else "bf16" for n in names)
     expected = sum(EXACT[f] ** 2 for f in formats) ** 0.5
     assert relative(made.step(product), wanted[product]) == pytest.approx(expected, rel=0.35)
 
 
 def test_torchao_casts_what_its_recipe_says(door):
     recipe, _, made = door
-    wanted = {(n.split("_")[1], n.split("_")[0]) for n, op in recipe.linear if op.quantised}
+    wanted = {(n.split("_")[1], n.split("_")[0]) for n, op in recipe.linear if op.quantized}
     assert {(c.operand, c.before) for c in made.casts} == wanted
     assert {c.directions for c in made.casts} == {1}
 

@@ -34,6 +34,8 @@ def test_gemms_are_never_gated_on_a_cpu():
 
 def test_each_native_recipe_has_a_gemm_cell_and_no_variant_has():
     found = gemm_cells(shapes.known())
-    assert {c.recipe for c in found} == {r.name for r in RECIPES.values() if r.native and not r.base and r.linear.quantised}
+    assert {c.recipe for c in found} == {
+        r.name for r in RECIPES.values() if r.native and not r.base and r.linear.quantized
+    }
     assert {c.model for c in found} == set(shapes.known())
     assert {c.execution for c in found} == {Execution.NATIVE}

@@ -150,7 +150,10 @@ def told(**entries: PlaceEntry | None) -> str:
 
 def test_of_many_changed_gemms_the_one_that_changed_most_is_told():
     before = gemm_goldens.entry_of(made()).gemms
-    faster = {name: e.model_copy(update={"ratio": e.ratio + (0.5 if name == "o dgrad kernel" else 0.01)}) for name, e in before.items()}
+    faster = {
+        name: e.model_copy(update={"ratio": e.ratio + (0.5 if name == "o dgrad kernel" else 0.01)})
+        for name, e in before.items()
+    }
     was = before["o dgrad kernel"].ratio
     assert told(**{name.replace(" ", "_"): e for name, e in faster.items()}) == (
         f"gemms: ratio of {len(before)} of {len(before)}, most that of o dgrad kernel: {moved(was, was + 0.5)}"
@@ -174,7 +177,9 @@ def test_a_golden_under_another_name_is_named(tmp_path):
         gemm_goldens.load(tmp_path)
 
 
-@pytest.mark.parametrize(("old", "new", "both"), [(0.2, 0.9, 0.9), (0.9, 0.2, 0.9), (None, 0.9, None), (0.9, None, None)])
+@pytest.mark.parametrize(
+    ("old", "new", "both"), [(0.2, 0.9, 0.9), (0.9, 0.2, 0.9), (None, 0.9, None), (0.9, None, None)]
+)
 def test_joined_sessions_keep_the_higher_share_at_the_power_limit(old, new, both):
     """If one of them was not read, nobody knows it."""
     entries = [gemm_goldens.entry_of(made(watch=watched(power_capped=share))) for share in (old, new)]

@@ -28,12 +28,16 @@ def test_thirteen_bits_are_left_to_the_check_accumulation(session, monkeypatch, 
 class TestNumbers:
     EXACT = torch.tensor([[3.0, 4.0], [30.0, 40.0], [0.001, 0.0]], dtype=torch.float64)
 
-    @pytest.mark.parametrize(("factor", "expected"), [(1.01, 0.01), (0.99, -0.01), (2.0, 1.0), (0.0, -1.0), (-1.0, -2.0)])
+    @pytest.mark.parametrize(
+        ("factor", "expected"), [(1.01, 0.01), (0.99, -0.01), (2.0, 1.0), (0.0, -1.0), (-1.0, -2.0)]
+    )
     def test_gain_is_signed(self, factor, expected):
         assert gain(self.EXACT, self.EXACT * factor) == pytest.approx(expected)
 
     def test_noise_across_the_result_is_no_gain(self):
-        assert gain(self.EXACT[:2], self.EXACT[:2] + torch.tensor([[4.0, -3.0], [4.0, -3.0]])) == pytest.approx(0, abs=1e-12)
+        assert gain(self.EXACT[:2], self.EXACT[:2] + torch.tensor([[4.0, -3.0], [4.0, -3.0]])) == pytest.approx(
+            0, abs=1e-12
+        )
 
     @pytest.mark.parametrize(("axis", "expected"), [(1, 20.0), (0, 40.04)])
     def test_the_worst_row_and_column(self, axis, expected):

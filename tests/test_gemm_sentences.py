@@ -21,7 +21,9 @@ BF16 = "nvjet_sm90_tst_" + "128x256_" * 8
 def at(places: tuple[str, ...], **changes: object) -> GemmTimes:
     """A record with changes at these places."""
     base = made()
-    return base.model_copy(update={"gemms": [g.model_copy(update=changes) if g.place in places else g for g in base.gemms]})
+    return base.model_copy(
+        update={"gemms": [g.model_copy(update=changes) if g.place in places else g for g in base.gemms]}
+    )
 
 
 def judged(record: GemmTimes, golden: GemmTimes | None = None, row: GemmRow = ROW, **entry: Any) -> Verdict:
@@ -60,21 +62,27 @@ def test_a_sound_record_has_no_reason_against_it():
     detail = judged(made()).detail
     assert isinstance(detail, GemmDetail)
     assert (detail.peak_tflops, detail.content) == (800.0, "gemms-31x512")
-    assert detail.intervals == {m: (s.low, s.high) for m in GemmMode if (s := total(made(), m))} and len(detail.intervals) == 2
+    assert (
+        detail.intervals == {m: (s.low, s.high) for m in GemmMode if (s := total(made(), m))}
+        and len(detail.intervals) == 2
+    )
 
 
 def test_no_kernel_at_all_is_said():
-    assert judged(at(UP[:1], kernels=[])).headline == f"silent BF16: {UP[0]} ran on no GEMM kernel, and its operands are e4m3 x e4m3"
+    assert (
+        judged(at(UP[:1], kernels=[])).headline
+        == f"silent BF16: {UP[0]} ran on no GEMM kernel, and its operands are e4m3 x e4m3"
+    )
 
 
 def test_twelve_failing_numbers_have_lines():
     found = judged(made(gemms=[g.model_copy(update={"kernels": [BF16]}) for g in made().gemms]))
     assert len(found.failing) == 24
-    assert sum(text == "quantised kernels 0" for _, text in found.lines) == 12
+    assert sum(text == "quantized kernels 0" for _, text in found.lines) == 12
 
 
 @pytest.mark.parametrize("formats", [("bf16", "bf16"), ("bfloat16", "bfloat16"), ("torch.bfloat16", "torch.bfloat16")])
-def test_operands_in_bf16_are_not_quantised(formats):
+def test_operands_in_bf16_are_not_quantized(formats):
     assert gemms.unsound(at(UP[:1], formats=formats, kernels=[BF16]), ROW) is None
 
 
@@ -99,7 +107,9 @@ def test_an_error_may_be_its_limit(metric, limit):
 )
 def test_an_error_has_a_band_around_that_of_the_golden(was, now, band, told):
     found = judged(at(UP[:1], error=now), at(UP[:1], error=was), ROW.model_copy(update={"error_band": band}))
-    expected = ("pass", "the ratios to BF16 are inside the golden's bands") if told is None else ("fail", f"{UP[0]}: {told}")
+    expected = (
+        ("pass", "the ratios to BF16 are inside the golden's bands") if told is None else ("fail", f"{UP[0]}: {told}")
+    )
     assert (found.status, found.headline) == expected
 
 
@@ -112,7 +122,10 @@ def test_an_error_has_a_band_around_that_of_the_golden(was, now, band, told):
     ],
 )
 def test_casts_are_counted(kernels, told):
-    assert judged(at(("up fprop training",), kernels=[*kernels, "nvjet_sm90_qqtst"])).headline == f"up fprop training: {told}"
+    assert (
+        judged(at(("up fprop training",), kernels=[*kernels, "nvjet_sm90_qqtst"])).headline
+        == f"up fprop training: {told}"
+    )
 
 
 @pytest.mark.parametrize(("now", "told"), [(True, "adds to"), (False, "writes")])
@@ -140,7 +153,9 @@ def test_bf16_may_move_by_its_band():
         assert judged(record, row=ROW.model_copy(update={"bf16_band": band})).status == status
 
 
-@pytest.mark.parametrize(("n", "said"), [(1, " below its"), (2, " and 1 more below their"), (3, " and 2 more below their")])
+@pytest.mark.parametrize(
+    ("n", "said"), [(1, " below its"), (2, " and 1 more below their"), (3, " and 2 more below their")]
+)
 def test_gemms_below_their_bands_are_counted(n, said):
     row = ROW.model_copy(update={"band": 0.9})
     slow = made()
@@ -155,14 +170,20 @@ def test_gemms_below_their_bands_are_counted(n, said):
 
 def test_a_slow_sum_stands_before_its_gemms():
     found = judged(made(training=1.4))
-    assert found.headline == "slower: the training sum is 1.400x BF16, golden 1.600x; qkv fprop training and 11 more below their band"
+    assert (
+        found.headline
+        == "slower: the training sum is 1.400x BF16, golden 1.600x; qkv fprop training and 11 more below their band"
+    )
     assert ("ratio", "training sum") in [(f.metric, f.where) for f in found.failing]
 
 
 def of(low: float, high: float, modes: tuple[GemmMode, ...] = tuple(GemmMode)) -> GemmTimes:
     """A record whose ratios, of these modes, lie from ``low`` to ``high``. All of these numbers are exact."""
     times = {m: (low, high) if m in modes else (2.0, 2.0) for m in GemmMode}
-    own = [{"bf16_seconds": [times[g.mode][0]] * 4 + [times[g.mode][1]] * 5, "recipe_seconds": [1.0] * 9} for g in made().gemms]
+    own = [
+        {"bf16_seconds": [times[g.mode][0]] * 4 + [times[g.mode][1]] * 5, "recipe_seconds": [1.0] * 9}
+        for g in made().gemms
+    ]
     return made(gemms=[g.model_copy(update=t) for g, t in zip(made().gemms, own, strict=True)])
 
 
@@ -172,10 +193,17 @@ WIDE = ROW.model_copy(update={"band": 0.25, "place_band": 0.25, "bf16_band": 9.0
 def test_the_band_lies_around_the_ratio_of_the_golden_and_holds_its_ends():
     """The golden's ratio is 2, whatever its interval is."""
     sums = dict.fromkeys(("kernel", "training"), (2.0, 1.5, 2.25))
-    assert [judged(of(r, r), of(2.0, 2.0), WIDE, sums=sums).status for r in (1.5, 2.5, 2.75)] == ["pass", "pass", "improved"]
+    assert [judged(of(r, r), of(2.0, 2.0), WIDE, sums=sums).status for r in (1.5, 2.5, 2.75)] == [
+        "pass",
+        "pass",
+        "improved",
+    ]
 
 
 def test_the_sum_whose_interval_crosses_the_band_is_named():
     found = judged(of(1.25, 1.75, (GemmMode.TRAINING,)), of(2.0, 2.0), WIDE)
-    assert (found.status, found.headline) == ("inconclusive", "the interval of the training sum crosses the golden's band")
+    assert (found.status, found.headline) == (
+        "inconclusive",
+        "the interval of the training sum crosses the golden's band",
+    )
     assert total(of(2.0, 2.0), GemmMode.KERNEL).ratio == 2.0

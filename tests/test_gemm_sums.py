@@ -35,7 +35,10 @@ def test_the_sum_with_cached_weights_has_its_name():
         (made(casts=[]), "the casts of the weights were not timed alone"),
         (changed(made(), "qkv fprop training", **LOST), "qkv fprop: no algorithm"),
         (made(gemms=[g for g in made().gemms if g.place != "up wgrad training"]), "up wgrad is missing"),
-        (made(casts=[c.model_copy(update={"failed": "no kernel"}) for c in made().casts]), "qkv: the cast of w failed: no kernel"),
+        (
+            made(casts=[c.model_copy(update={"failed": "no kernel"}) for c in made().casts]),
+            "qkv: the cast of w failed: no kernel",
+        ),
         (made(gemms=[]), "no GEMM was timed"),
     ],
     ids=["no cast", "a failed GEMM", "a lost GEMM", "a failed cast", "no GEMM"],
@@ -46,7 +49,8 @@ def test_why_there_is_no_sum_with_cached_weights(record, why):
 
 
 @pytest.mark.parametrize(
-    ("record", "cached"), [(made(), True), (made(casts=[]), False), (made(tool="te-benchmark"), False), (made(casts=[], tool="t"), False)]
+    ("record", "cached"),
+    [(made(), True), (made(casts=[]), False), (made(tool="te-benchmark"), False), (made(casts=[], tool="t"), False)],
 )
 def test_weights_are_cached_where_casts_were_timed_alone(record, cached):
     assert (CACHED in [(s.mode, s.gemm) for s in sums(record)]) is cached

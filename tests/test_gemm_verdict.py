@@ -36,10 +36,18 @@ def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, tra
         (made(watch=watched(busy_before=40)), "inconclusive", "40% busy before"),
         (made(watch=watched(busy_after=40)), "inconclusive", "40% busy after"),
         (made(watch=watched(throttled=["hardware thermal"])), "inconclusive", "throttled: hardware thermal"),
-        (made(watch=watched(power_capped=0.9)), "inconclusive", "at its power limit in 90% of the samples, and in 0% of the golden's"),
+        (
+            made(watch=watched(power_capped=0.9)),
+            "inconclusive",
+            "at its power limit in 90% of the samples, and in 0% of the golden's",
+        ),
         (made(watch=watched(power_capped=0.2)), "pass", "inside"),
         (made(sequence=1024), "stale", "the golden is of 31 x 512 tokens, the record of 31 x 1024 tokens"),
-        (changed(made(), "up fprop kernel", n=8192), "stale", "up fprop kernel is 15872x4096x8192, and 15872x4096x16384 in the golden"),
+        (
+            changed(made(), "up fprop kernel", n=8192),
+            "stale",
+            "up fprop kernel is 15872x4096x8192, and 15872x4096x16384 in the golden",
+        ),
     ],
 )
 def test_a_record_beside_its_golden(record, status, words):
@@ -67,7 +75,9 @@ def test_an_interval_that_ends_at_the_edge_of_the_band(low, high, status):
 
     golden = gemm_goldens.updated(None, [of(2.0, 2.0)])
     record = of(low, high)
-    entry = golden.cells["te-current native"].model_copy(update={"bf16_tflops": total(record, GemmMode.KERNEL).bf16_tflops})
+    entry = golden.cells["te-current native"].model_copy(
+        update={"bf16_tflops": total(record, GemmMode.KERNEL).bf16_tflops}
+    )
     found = gemms.judge(record, golden.model_copy(update={"cells": {"te-current native": entry}}), quarter)
     assert found.status == status, found.message()
 
@@ -108,14 +118,16 @@ def test_a_gemm_that_only_the_golden_has_is_lost():
 def test_few_pairs_are_no_measurement(pairs, status):
     def few(record):
         times = ("bf16_seconds", "recipe_seconds")
-        return record.model_copy(update={"gemms": [g.model_copy(update={k: getattr(g, k)[:pairs] for k in times}) for g in record.gemms]})
+        return record.model_copy(
+            update={"gemms": [g.model_copy(update={k: getattr(g, k)[:pairs] for k in times}) for g in record.gemms]}
+        )
 
     assert judged(few(made())).status == status
 
 
 def test_the_numbers_of_a_failure_have_their_places():
     silent = judged(changed(made(), "down dgrad kernel", kernels=["nvjet_sm90_tst"]))
-    assert [(f.metric, f.where, f.value) for f in silent.failing] == [("quantised kernels", "down dgrad kernel", 0)]
+    assert [(f.metric, f.where, f.value) for f in silent.failing] == [("quantized kernels", "down dgrad kernel", 0)]
     slow = judged(made(training=1.4))
     assert {f.where for f in slow.failing} >= {"up fprop training", "training sum"}
     assert next(f.value for f in slow.failing if f.where == "training sum") == pytest.approx(1.4, rel=1e-3)
@@ -200,7 +212,10 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
 
 
 def test_a_verdict_names_its_golden_and_what_moved():
-    assert ("golden", f"kernel 1.900x, training 1.600x +- {ROW.band:.1%}, 1 sessions (golden/throughput, {GPU})") in judged(made()).lines
+    assert (
+        "golden",
+        f"kernel 1.900x, training 1.600x +- {ROW.band:.1%}, 1 sessions (golden/throughput, {GPU})",
+    ) in judged(made()).lines
     assert "golden" not in [name for name, _ in gemms.judge(made(), None, ROW).lines]
     found = judged(slower(made(), 0.8))
     assert [f.metric for f in found.failing] == ["BF16 TFLOP/s"]

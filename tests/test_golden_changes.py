@@ -84,7 +84,9 @@ def test_no_field_of_a_golden_can_change_in_silence(golden):
     """The fields are those of the classes, so a field that is added later is told without anybody's care."""
     ways = leaves(golden)
     assert len(ways) >= 50
-    silent = [way for way in ways if not changes(golden, edited(golden, way, 12345.0 if way[-1] == "value" else "changed"))]
+    silent = [
+        way for way in ways if not changes(golden, edited(golden, way, 12345.0 if way[-1] == "value" else "changed"))
+    ]
     assert silent == []
 
 

@@ -15,7 +15,10 @@ from fp8parity.records.storage import name_of, write_json
 LOSS = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
 RULE = '[[rule]]\ncheck = "gemm"\nmetric = "fprop sqnr"\nlow = {low}\nhigh = 29\nwhy = "measured"\n'
 NUMBERS = "check,metric,where,model,recipe,execution,value,source\n"
-ONE, TWO = "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},a1\n", "gemm,fprop sqnr,zero-row,tiny,te-current,native,28.4,a1\n"
+ONE, TWO = (
+    "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},a1\n",
+    "gemm,fprop sqnr,zero-row,tiny,te-current,native,28.4,a1\n",
+)
 SOURCES = "source,records,device,packages,sha256\na1,set.zip,H200,torch 2,a1b2\n"
 
 
@@ -59,7 +62,9 @@ def test_goldens_are_signed(repository, capsys):
     golden, store = repository
     store(gap=0.01, snr=43.5, seeds=3)
     found = lines(golden, capsys)
-    assert any("golden/loss/nano-topics.json: nano on topics: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found)
+    assert any(
+        "golden/loss/nano-topics.json: nano on topics: seed 0 tail loss" in x and x.endswith("(+1.000%)") for x in found
+    )
     assert any("seeds 2 -> 3" in x for x in found)
     assert any("seed 2: new, " in x for x in found)
     assert any("gradients total sqnr @ initial: value 44.0 -> 43.5 (-0.5)" in x for x in found)
@@ -109,10 +114,14 @@ def test_rows_that_share_a_key_are_told_apart(repository, capsys):
 
 def test_rows_are_known_by_their_places(repository, capsys):
     golden, _ = repository
-    rows = "".join(RULE.format(low=low).replace("low", f'where = "{where}"\nlow') for where, low in (("a", 26.0), ("b", 27.0)))
+    rows = "".join(
+        RULE.format(low=low).replace("low", f'where = "{where}"\nlow') for where, low in (("a", 26.0), ("b", 27.0))
+    )
     (golden / "policy.toml").write_text((golden / "policy.toml").read_text() + rows)
     found = lines(golden, capsys)
-    assert [line.split(": ")[1] for line in found] == [f"+ [[rule]] check gemm, metric fprop sqnr, where {where}" for where in "ab"]
+    assert [line.split(": ")[1] for line in found] == [
+        f"+ [[rule]] check gemm, metric fprop sqnr, where {where}" for where in "ab"
+    ]
 
 
 def test_a_row_with_lists_of_names_is_known_by_them(repository, capsys):
@@ -120,7 +129,9 @@ def test_a_row_with_lists_of_names_is_known_by_them(repository, capsys):
     old = (golden / "policy.toml").read_text()
     row = '[[loss]]\nrecipe = ["te-current", "te-block"]\nmargin = 0.02\nwhy = "a second row"\n'
     (golden / "policy.toml").write_text(old + row)
-    assert lines(golden, capsys) == ["golden/policy.toml: + [[loss]] recipe te-current, te-block: margin = 0.02 (a second row)"]
+    assert lines(golden, capsys) == [
+        "golden/policy.toml: + [[loss]] recipe te-current, te-block: margin = 0.02 (a second row)"
+    ]
 
 
 def test_measured_numbers_are_signed(repository, capsys):
@@ -135,7 +146,9 @@ def test_measured_numbers_are_signed(repository, capsys):
 def test_a_measured_number_that_is_gone_is_named(repository, capsys):
     golden, _ = repository
     (golden / "numerics" / "shared.csv").write_text(NUMBERS)
-    assert lines(golden, capsys) == ["golden/numerics/shared.csv: - gemm, fprop sqnr, gaussian, tiny, te-current, native"]
+    assert lines(golden, capsys) == [
+        "golden/numerics/shared.csv: - gemm, fprop sqnr, gaussian, tiny, te-current, native"
+    ]
 
 
 def test_sources_and_inventories_are_signed(repository, capsys):
@@ -180,7 +193,9 @@ def test_throughput_goldens(repository, capsys, trajectory):
     commit(golden)
     store(a=1.4, c=1.1)
     name = "golden/throughput/h200/small.json"
-    ratio = "ratio 1.5 -> 1.4 (-0.1); low 1.5 -> 1.4 (-0.1); high 1.5 -> 1.4 (-0.1); tokens_per_second 1.5 -> 1.4 (-0.1)"
+    ratio = (
+        "ratio 1.5 -> 1.4 (-0.1); low 1.5 -> 1.4 (-0.1); high 1.5 -> 1.4 (-0.1); tokens_per_second 1.5 -> 1.4 (-0.1)"
+    )
     assert lines(golden, capsys) == [
         f"{name}: H200, small, a native: 1.400x (was 1.500x, -0.100); {ratio}",
         f"{name}: H200, small, c native: 1.100x",

@@ -80,7 +80,9 @@ def write(golden: Path) -> Write:
             "numerics/shared.csv",
             HEAD + NUMBER.format(28.5, "a1"),
             HEAD + NUMBER.format(28.0, "b2"),
-            ["numerics/shared.csv: gemm, fprop sqnr, gaussian, tiny, te-current, native: value 28.5 -> 28.0 (-0.5), source a1 -> b2"],
+            [
+                "numerics/shared.csv: gemm, fprop sqnr, gaussian, tiny, te-current, native: value 28.5 -> 28.0 (-0.5), source a1 -> b2"
+            ],
         ),
     ],
 )
@@ -90,7 +92,9 @@ def test_what_a_file_tells(write: Write, name: str, old: str | None, new: str | 
 
 def rows(table: str, *recipes: str) -> str:
     """Rows of a table, one for each recipe ("": a row that selects every cell)."""
-    return "".join(f"[[{table}]]\n" + (f'recipe = "{r}"\n' if r else "") + f'band = 1\nwhy = "of {r}"\n' for r in recipes)
+    return "".join(
+        f"[[{table}]]\n" + (f'recipe = "{r}"\n' if r else "") + f'band = 1\nwhy = "of {r}"\n' for r in recipes
+    )
 
 
 @pytest.mark.parametrize(
@@ -152,7 +156,9 @@ def test_goldens_of_gemms_tell_their_ratios(golden: Path):
 def test_a_revision_without_a_policy_gives_no_verdicts(golden: Path):
     (golden / "policy.toml").rename(golden / "tolerances.toml")
     commit(golden.parent)
-    words = "HEAD: its golden has no policy.toml: the revision is older than this layout, so no verdict can be made by it"
+    words = (
+        "HEAD: its golden has no policy.toml: the revision is older than this layout, so no verdict can be made by it"
+    )
     with pytest.raises(ValueError, match=f"^{words}$"):
         golden_diff.changed_verdicts(golden, "HEAD", [], TODAY)
 

@@ -140,7 +140,9 @@ def test_a_whole_number_of_a_schedule_may_be_its_limit(value):
 
 @pytest.mark.parametrize("value", [0, 0.5, 1.5, 160.5, 161])
 def test_any_other_number_of_a_schedule_is_refused(value):
-    with pytest.raises(ValueError, match=f"^schedule: tail is {value:g}; it is a whole number from 1 to the 160 steps$"):
+    with pytest.raises(
+        ValueError, match=f"^schedule: tail is {value:g}; it is a whole number from 1 to the 160 steps$"
+    ):
         golden_fields.whole({"tail": value}, "tail", 160, "to the 160 steps")
 
 
@@ -196,7 +198,9 @@ def test_the_committed_goldens_are_sound():
 def test_numbers_of_another_gpu_are_refused(tmp_path):
     here = tmp_path / "numerics"
     here.mkdir()
-    (here / "sources.csv").write_text(f"source,records,device,packages,sha256\na1b2c3d4,s.zip,NVIDIA H200,torch 2,a1b2c3d4{'0' * 56}\n")
+    (here / "sources.csv").write_text(
+        f"source,records,device,packages,sha256\na1b2c3d4,s.zip,NVIDIA H200,torch 2,a1b2c3d4{'0' * 56}\n"
+    )
     (here / "nvidia-h100.csv").write_text(
         "check,metric,where,model,recipe,execution,value,source\ngemm,x,y,tiny,te-current,native,1,a1b2c3d4\n"
     )

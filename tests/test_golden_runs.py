@@ -20,7 +20,14 @@ def seed(*replicas: dict[str, Any]) -> GoldenSeed:
 
 def spread(**changes: Any) -> Spread:
     """A spread of 20 windows of 8 steps."""
-    given: dict[str, Any] = {"recipes": ["te-current"], "runs": 2, "seeds": 2, "window": 8, "tail_sd": 1e-5, "seconds": 0.0}
+    given: dict[str, Any] = {
+        "recipes": ["te-current"],
+        "runs": 2,
+        "seeds": 2,
+        "window": 8,
+        "tail_sd": 1e-5,
+        "seconds": 0.0,
+    }
     quiet = {"loss": [1e-4] * 20, "grad_norm": [1e-3] * 20, "provenance": reports.provenance()}
     return Spread(**given | quiet | changes)
 
@@ -89,7 +96,9 @@ def test_the_tail_has_its_windows_and_the_one_before(tail, first):
     wide[first] = 0.1
     spread(loss=wide, tail_sd=0.01).fits(160, tail)
     wide = [0.1] * first + [1e-4] * (20 - first)
-    with pytest.raises(ValueError, match=r"^tail_sd 0.01 does not follow from its windows: their tail has at most 0.0001$"):
+    with pytest.raises(
+        ValueError, match=r"^tail_sd 0.01 does not follow from its windows: their tail has at most 0.0001$"
+    ):
         spread(loss=wide, tail_sd=0.01).fits(160, tail)
 
 

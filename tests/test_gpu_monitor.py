@@ -71,7 +71,11 @@ def test_what_nvml_says_reaches_the_verdict(monkeypatch, golden, options, status
 def test_the_watch_keeps_every_clock(monkeypatch):
     """And how often the power limit lowered it."""
     assert watched(monkeypatch, (3, 4), (0, 0x40, 0x4, 0x44), (1980, 1200, 1500, 1600)) == Watch(
-        busy_before=3, busy_after=4, sm_clocks=[1980, 1200, 1500, 1600], throttled=["hardware thermal"], power_capped=0.5
+        busy_before=3,
+        busy_after=4,
+        sm_clocks=[1980, 1200, 1500, 1600],
+        throttled=["hardware thermal"],
+        power_capped=0.5,
     )
 
 
@@ -120,7 +124,9 @@ class Driver:
         if not self.keeps or not ends:
             raise FakeError
         busy = {end: 99 if end <= 100_200_000 else self.others.get(end / 1e6, 0) for end in ends}
-        return 1, [SimpleNamespace(timeStamp=end, sampleValue=SimpleNamespace(uiVal=busy[end])) for end in reversed(ends)]
+        return 1, [
+            SimpleNamespace(timeStamp=end, sampleValue=SimpleNamespace(uiVal=busy[end])) for end in reversed(ends)
+        ]
 
     def monitor(self, monkeypatch) -> gpu_monitor.GPUMonitor:
         nvml = FakeNvml([7, 7], [], [])
@@ -138,7 +144,9 @@ class FakeError(Exception):
     """NVML's error for no new sample, and for a driver that keeps none."""
 
 
-@pytest.mark.parametrize(("others", "found"), [({}, 0), ({100.4: 40}, 40), ({100.6: 60}, 60), ({100.2: 80, 100.8: 90}, 0)])
+@pytest.mark.parametrize(
+    ("others", "found"), [({}, 0), ({100.4: 40}, 40), ({100.6: 60}, 60), ({100.2: 80, 100.8: 90}, 0)]
+)
 def test_two_whole_samples_tell_the_load_of_others(monkeypatch, others, found):
     """The sample that ends at 100.2 s holds work of this process. Those that end at 100.4 and 100.6 s begin after it."""
     driver = Driver(others)

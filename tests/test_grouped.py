@@ -1,4 +1,4 @@
-"""Experts in a recipe: each is quantised alone, the inventory names each, torchao's grouped GEMM does the same, and what it cannot take."""
+"""Experts in a recipe: each is quantized alone, the inventory names each, torchao's grouped GEMM does the same, and what it cannot take."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from narrowed import some
 from torch import Tensor, nn
 
 MIXED = ModelConfig("mixed", dim=64, layers=2, heads=1, kv_heads=1, hidden=96, init_std=0.1, experts=Experts(4))
-SPECS = {r.linear: r for r in RECIPES.values() if r.linear.quantised and not r.rules and not any(op.stochastic for _, op in r.linear)}
+SPECS = {
+    r.linear: r
+    for r in RECIPES.values()
+    if r.linear.quantized and not r.rules and not any(op.stochastic for _, op in r.linear)
+}
 """A recipe without rules for each spec that rounds without chance."""
 COUNTS = (32, 0, 160, 96)
 """Rows of the experts: uneven, one without any, and more than a tile of 128."""
@@ -66,7 +70,9 @@ def test_the_grouped_emulation_is_that_of_each_expert_alone(recipe: Recipe, eage
     for turn in range(2):
         x, dy = normal(f"x{turn}", sum(COUNTS), k), normal(f"dy{turn}", sum(COUNTS), n)
         y, dx, *dw = passed(converted, holder.up_proj.weights, x, dy, groups=groups())
-        parts = [passed(e, [e.weight], a, b) for e, a, b in zip(emulated, x.split(COUNTS), dy.split(COUNTS), strict=True)]
+        parts = [
+            passed(e, [e.weight], a, b) for e, a, b in zip(emulated, x.split(COUNTS), dy.split(COUNTS), strict=True)
+        ]
         assert torch.equal(y, torch.cat([part[0] for part in parts]))
         assert torch.equal(dx, torch.cat([part[1] for part in parts]))
         assert all(torch.equal(a, part[2]) for a, part in zip(dw, parts, strict=True))
@@ -77,7 +83,9 @@ def test_the_grouped_emulation_is_that_of_each_expert_alone(recipe: Recipe, eage
 def test_rows_of_zeros_change_nothing_to_the_bit(recipe, eager):
     """The padding of an expert, and an expert with nothing but padding: whole tiles of zeros."""
     holder, plain = Holder(96, 64), Holder(96, 64)
-    converted, other = (apply(h, RECIPES[recipe], Execution.CORE, tokens=32).model.get_submodule("up_proj") for h in (holder, plain))
+    converted, other = (
+        apply(h, RECIPES[recipe], Execution.CORE, tokens=32).model.get_submodule("up_proj") for h in (holder, plain)
+    )
     x, dy = normal("x", 160, 64), normal("dy", 160, 96)
     kept = torch.cat([torch.arange(0, 100), torch.arange(128, 160)])
     x[100:128], dy[100:128] = 0, 0
@@ -130,7 +138,10 @@ def test_an_adapter_that_forgets_an_expert_is_refused(monkeypatch):
 def test_rows_and_dimensions_that_a_grouped_gemm_cannot_take():
     narrow = replace(MIXED, experts=Experts(4, pad=16))
     apply(models.build(narrow, 0), RECIPES["te-current"], Execution.EMULATED, tokens=64)
-    with pytest.raises(ValueError, match="ao-mxfp8: the rows of an expert of layers.0.mlp are padded to a multiple of 16, .* set pad=32"):
+    with pytest.raises(
+        ValueError,
+        match="ao-mxfp8: the rows of an expert of layers.0.mlp are padded to a multiple of 16, .* set pad=32",
+    ):
         apply(models.build(narrow, 0), RECIPES["ao-mxfp8"], Execution.EMULATED, tokens=64)
     with pytest.raises(ValueError, match="ao-mxfp8: layers.0.mlp.gate_proj.0.out_features = 80 is not divisible by 32"):
         apply(models.build(replace(MIXED, hidden=80), 0), RECIPES["ao-mxfp8"], Execution.EMULATED, tokens=64)
@@ -139,8 +150,14 @@ def test_rows_and_dimensions_that_a_grouped_gemm_cannot_take():
 def test_a_rule_about_one_expert_of_a_grouped_gemm_is_refused():
     rule = Rule(names=("down_proj.1",))
     with pytest.raises(
-        ValueError, match="one grouped GEMM computes all experts of layers.0.mlp.down_proj, and a rule is about some of them"
+        ValueError,
+        match="one grouped GEMM computes all experts of layers.0.mlp.down_proj, and a rule is about some of them",
     ):
         apply(models.build(MIXED, 0), replace(RECIPES["ao-mxfp8"], rules=(rule,)), Execution.EMULATED, tokens=64)
-    left = apply(models.build(MIXED, 0), replace(RECIPES["ao-mxfp8"], rules=(Rule(names=("down_proj",)),)), Execution.EMULATED, tokens=64)
+    left = apply(
+        models.build(MIXED, 0),
+        replace(RECIPES["ao-mxfp8"], rules=(Rule(names=("down_proj",)),)),
+        Execution.EMULATED,
+        tokens=64,
+    )
     assert not any("down_proj" in m.fqn for m in left.inventory)

@@ -36,15 +36,22 @@ def test_each_kind_of_record_has_its_place():
     planted = RUN.model_copy(update={"variant": "replica1"})
     [found] = machines([RUN, CHECK, timed, SPLIT, gemms, PROFILE, planted])
     assert (found.runs, found.checks) == ({RUN.cell: [RUN]}, {(RUN.cell, "gemm"): CHECK})
-    assert (found.timings, found.splits) == ({(timed.cell, "training-step"): timed}, {(RUN.cell, "training-step-split"): SPLIT})
-    assert (found.gemms, found.profiles, found.variants) == ({(gemms.cell, "gemms-31x512"): gemms}, [PROFILE], [planted])
+    assert (found.timings, found.splits) == (
+        {(timed.cell, "training-step"): timed},
+        {(RUN.cell, "training-step-split"): SPLIT},
+    )
+    assert (found.gemms, found.profiles, found.variants) == (
+        {(gemms.cell, "gemms-31x512"): gemms},
+        [PROFILE],
+        [planted],
+    )
     assert found.records == [RUN, planted, CHECK, timed, SPLIT, gemms, PROFILE]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"schema_version": 2},
+        {"partial": False},
         {"session": "t"},
         {"seconds": 9.0},
         {"step_seconds": 9.0},

@@ -24,7 +24,9 @@ def run(trajectory):
 
 def verdict(run, row=ROW, **entropies):
     golden = paired.golden_of(run)
-    runs, controls = ([run(recipe, s, noise, **entropies) for s in SEEDS] for recipe, noise in (("te-current", 3), ("bf16", 0)))
+    runs, controls = (
+        [run(recipe, s, noise, **entropies) for s in SEEDS] for recipe, noise in (("te-current", 3), ("bf16", 0))
+    )
     return paired.judged(golden, runs, controls, row=row)
 
 
@@ -44,13 +46,20 @@ WITHOUT_CONTEXT = ROW.model_copy(update={"learnt": None})
 def test_it_is_inconclusive_and_says_why(run, entropies, allowed):
     found = verdict(run, WITHOUT_CONTEXT, **entropies)
     way = f"from 5.010 to 4.738{allowed}"
-    says = f"BF16 has hardly learnt: its loss fell {way}; below 25% of that way (fell) it says too little about a recipe"
+    says = (
+        f"BF16 has hardly learnt: its loss fell {way}; below 25% of that way (fell) it says too little about a recipe"
+    )
     assert (found.status, found.headline) == ("inconclusive", says)
 
 
 @pytest.mark.parametrize(
     ("fell", "entropies"),
-    [(0.0, {"floor": 3.0}), (0.1, {"floor": 3.0}), (0.25, {"floor": 4.2}), (0.25, {"floor": None, "unigram": None, "bigram": None})],
+    [
+        (0.0, {"floor": 3.0}),
+        (0.1, {"floor": 3.0}),
+        (0.25, {"floor": 4.2}),
+        (0.25, {"floor": None, "unigram": None, "bigram": None}),
+    ],
     ids=["not asked", "a smaller share", "a corpus that allows little", "nothing is known of the corpus"],
 )
 def test_otherwise_it_passes(run, fell, entropies):
@@ -64,7 +73,9 @@ def test_a_model_that_learnt_but_no_context_is_inconclusive_for_that_reason(traj
     assert (found.status, found.headline) == ("inconclusive", says)
 
 
-@pytest.mark.parametrize(("fell", "learnt", "status"), [(0.0, 0.5, "pass"), (0.001, 0.5, "inconclusive"), (0.0, 0.51, "inconclusive")])
+@pytest.mark.parametrize(
+    ("fell", "learnt", "status"), [(0.0, 0.5, "pass"), (0.001, 0.5, "inconclusive"), (0.0, 0.51, "inconclusive")]
+)
 def test_a_share_that_is_reached_exactly_is_enough(trajectory, fell, learnt, status):
     """The loss stays at 4.5 nats, half the way from the unigram to the bigram entropy."""
 

@@ -30,7 +30,9 @@ def records(device: str = "NVIDIA H200", torch: str = "2.11.0", at: str = ""):
 
 def run(number: int, *statuses: Status, device: str = "H200", torch: str = "2.11.0") -> Judged:
     made = [verdict(s) for s in statuses]
-    return Judged(number=number, name="n", date="", device=device, facts={"device": device, "torch": torch}, verdicts=made)
+    return Judged(
+        number=number, name="n", date="", device=device, facts={"device": device, "torch": torch}, verdicts=made
+    )
 
 
 class TestStorage:
@@ -81,7 +83,10 @@ class TestJudged:
         assert judging.updates(judging.before(runs, runs[1]), runs[1]) == []
 
     def test_a_fact_that_only_one_run_has_is_told(self):
-        old, new = (run(n, "pass").model_copy(update={"facts": f}) for n, f in ((1, {"a": "1", "b": "1"}), (2, {"b": "2", "c": "1"})))
+        old, new = (
+            run(n, "pass").model_copy(update={"facts": f})
+            for n, f in ((1, {"a": "1", "b": "1"}), (2, {"b": "2", "c": "1"}))
+        )
         assert judging.updates(old, new) == ["a 1 -> -", "b 1 -> 2", "c - -> 1"]
         assert judging.updates(None, new) == []
 
@@ -91,7 +96,9 @@ class TestJudged:
 
     def test_the_versions_are_those_of_the_three_packages(self):
         facts = {"torchao": "0.18", "driver": "570", "transformer-engine": "2.20", "torch": "2.13"}
-        assert run(1).model_copy(update={"facts": facts}).versions == "torch 2.13, transformer-engine 2.20, torchao 0.18"
+        assert (
+            run(1).model_copy(update={"facts": facts}).versions == "torch 2.13, transformer-engine 2.20, torchao 0.18"
+        )
         assert run(1).model_copy(update={"facts": {"driver": "570"}}).versions == ""
 
     def test_red_are_the_verdicts_that_are_not_green(self):
@@ -99,7 +106,8 @@ class TestJudged:
         assert [v.status for v in made.red] == ["fail", "error"]
 
     @pytest.mark.parametrize(
-        ("times", "date"), [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")]
+        ("times", "date"),
+        [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")],
     )
     def test_a_run_is_judged_with_its_first_time_and_its_facts(self, times, date):
         cells = [reports.layers("tiny", recipe).cell for recipe in ("te-current", "te-block", "te-delayed")]
@@ -117,7 +125,10 @@ class TestJudged:
         speed = next(v.speed for v in verdicts if v.speed)
         model = next(v.cell.model for v in verdicts)
         seen = points["gap", "H200", model, "te-current native"], points["speed-up", "H200", model, "te-current native"]
-        assert [(p.low, p.value, p.high) for p in seen] == [(gap.low, gap.mean, gap.high), (speed.low, speed.ratio, speed.high)]
+        assert [(p.low, p.value, p.high) for p in seen] == [
+            (gap.low, gap.mean, gap.high),
+            (speed.low, speed.ratio, speed.high),
+        ]
         assert gap.low < gap.mean < gap.high
 
     @pytest.mark.parametrize(
@@ -138,19 +149,28 @@ class TestJudged:
         found = {(line.quantity, line.label): line for line in judging.lines(runs)}
         assert set(found) == {("gap", "bf16"), ("gap", "te-current native"), ("speed-up", "te-current native")}
         gap = next(v.loss.gap for v in verdicts if v.loss and v.loss.gap and v.cell.recipe == "te-current")
-        assert [(p.number, p.value, p.status) for p in found["gap", "te-current native"].points] == [(n, gap.mean, "pass") for n in (1, 4)]
+        assert [(p.number, p.value, p.status) for p in found["gap", "te-current native"].points] == [
+            (n, gap.mean, "pass") for n in (1, 4)
+        ]
         assert [p.value for p in found["speed-up", "te-current native"].points] == [1.31, 1.31]
 
     def test_the_snr_is_that_of_the_models_gradients(self):
         """Other checks have an SNR of their own, which says nothing about a training run."""
-        verdicts = [verdict("pass", check=check, detail=NumericsDetail(snr=snr)) for check, snr in (("gradients", 24.0), ("gemm", 28.5))]
+        verdicts = [
+            verdict("pass", check=check, detail=NumericsDetail(snr=snr))
+            for check, snr in (("gradients", 24.0), ("gemm", 28.5))
+        ]
         found = judging.lines([Judged(number=1, name="n", date="", device="H200", facts={}, verdicts=verdicts)])
-        assert [(line.quantity, [(p.low, p.value, p.high) for p in line.points]) for line in found] == [("SNR", [(24.0, 24.0, 24.0)])]
+        assert [(line.quantity, [(p.low, p.value, p.high) for p in line.points]) for line in found] == [
+            ("SNR", [(24.0, 24.0, 24.0)])
+        ]
 
 
 class TestPage:
     def test_a_figure_is_a_quantity_of_a_model_over_named_runs(self):
-        verdicts, _ = reports.session(recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.02}, speeds=True)
+        verdicts, _ = reports.session(
+            recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.02}, speeds=True
+        )
         runs = [Judged(number=n, name=f"v{n}", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 2)]
         drawn = trend.figures(trend.build(runs))
         assert [f.title for f in drawn] == ["Gap of tiny", "Gap of mini", "Speed-up of tiny", "Speed-up of mini"]
@@ -162,7 +182,14 @@ class TestPage:
     def test_the_folder_holds_all_of_it(self, tmp_path):
         verdicts, _ = reports.session(recipes=("te-current",))
         bad = "<img src=x onerror=alert(1)>"
-        made = Judged(number=1, name="v1", date="2026-11-22 10:00", device=bad, facts={"device": bad, "torch": "2.13.0"}, verdicts=verdicts)
+        made = Judged(
+            number=1,
+            name="v1",
+            date="2026-11-22 10:00",
+            device=bad,
+            facts={"device": bad, "torch": "2.13.0"},
+            verdicts=verdicts,
+        )
         index, numbers = trend.write(trend.build([made]), tmp_path / "public")
         text = index.read_text()
         assert [p.name for p in sorted(index.parent.iterdir())] == ["index.html", "trend.json"]
@@ -186,7 +213,11 @@ class TestCommand:
         monkeypatch.setenv("COLUMNS", "160")
         assert self.command(three, "list") == 0
         lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[1] for line in lines[1:]] == ["0003_torch-2.13.0", "0002_torch-2.12.0", "0001_torch-2.11.0"]
+        assert [line.split()[1] for line in lines[1:]] == [
+            "0003_torch-2.13.0",
+            "0002_torch-2.12.0",
+            "0001_torch-2.11.0",
+        ]
         assert "2026-11-22 08:00" in lines[1] and "torch 2.13.0, torchao 0.18.0" in lines[1]
 
     @pytest.mark.parametrize(("green", "code", "word"), [(True, 0, "green"), (False, 1, "red")])

@@ -15,7 +15,9 @@ Run = Callable[..., Trajectory]
 @pytest.fixture
 def run(trajectory: Run) -> Run:
     def make(seed: int, recipe: str = "te-block", **configs: str) -> Trajectory:
-        return trajectory(recipe, seed, inventory=[Module(fqn=f, kind="te.Linear", config=c) for f, c in configs.items()])
+        return trajectory(
+            recipe, seed, inventory=[Module(fqn=f, kind="te.Linear", config=c) for f, c in configs.items()]
+        )
 
     return make
 
@@ -31,7 +33,12 @@ NAMES = ("a.weight", "b.weight", "c.weight")
     ("first", "second", "control", "found"),
     [
         (NAMES, NAMES, NAMES, None),
-        (NAMES[:1], NAMES[:1], NAMES, "seed 0: the record lacks the first gradient of b.weight, which BF16, seed 0 holds"),
+        (
+            NAMES[:1],
+            NAMES[:1],
+            NAMES,
+            "seed 0: the record lacks the first gradient of b.weight, which BF16, seed 0 holds",
+        ),
         (NAMES, NAMES[::2], NAMES, "seed 1: the record lacks the first gradient of b.weight, which seed 0 holds"),
         (NAMES[1:], NAMES, NAMES, "seed 0: the record lacks the first gradient of a.weight, which seed 1 holds"),
         (NAMES, NAMES, NAMES[:2], "BF16, seed 0: the record lacks the first gradient of c.weight, which seed 0 holds"),
@@ -42,13 +49,15 @@ NAMES = ("a.weight", "b.weight", "c.weight")
 )
 def test_a_lost_first_gradient_is_named(run, first, second, control, found):
     def holding(made: Trajectory, names: tuple[str, ...]) -> Trajectory:
-        return made.model_copy(update={"first_gradients": dict.fromkeys(names, 1.0), "schema_version": 1})
+        return made.model_copy(update={"first_gradients": dict.fromkeys(names, 1.0), "partial": True})
 
     candidates = [holding(run(seed, a="x"), names) for seed, names in enumerate((first, second))]
     assert fault(candidates, [holding(run(seed, "bf16"), control) for seed in (0, 1)], Inventories()) == found
 
 
-@pytest.mark.parametrize(("seeds", "words"), [((0, 1, 0), "seed 0 is there 2 times"), ((2, 2, 2), "seed 2 is there 3 times")])
+@pytest.mark.parametrize(
+    ("seeds", "words"), [((0, 1, 0), "seed 0 is there 2 times"), ((2, 2, 2), "seed 2 is there 3 times")]
+)
 def test_a_seed_counts_once(run, seeds, words):
     assert fault([run(s, a="x") for s in seeds], [], Inventories()) == f"{words}; a seed counts once"
 

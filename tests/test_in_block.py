@@ -25,12 +25,18 @@ WIDTHS = [w.shape.hidden for w in SIZES.blocks]
 
 def block(recipe: str, width: int, head: int, parts: tuple[float, float, float]) -> TimedBlock:
     work = Workload(ModelShape("block", width, 3 * width, width // head, 1, head, 1), 1, 64)
-    return TimedBlock(recipe, work, dict(zip((Part.BLOCK_PRODUCTS, Part.BLOCK_ATTENTION, Part.BLOCK_REST), parts, strict=True)))
+    return TimedBlock(
+        recipe, work, dict(zip((Part.BLOCK_PRODUCTS, Part.BLOCK_ATTENTION, Part.BLOCK_REST), parts, strict=True))
+    )
 
 
 def test_the_products_of_a_recipe_are_those_of_its_blocks_between_their_widths():
     found = in_block(
-        [(block("a", 512, 64, (2, 1, 1)), 1, 1), (block("a", 2048, 64, (8, 1, 1)), 1, 1), (block("b", 512, 64, (1, 1, 1)), 2, 1)]
+        [
+            (block("a", 512, 64, (2, 1, 1)), 1, 1),
+            (block("a", 2048, 64, (8, 1, 1)), 1, 1),
+            (block("b", 512, 64, (1, 1, 1)), 2, 1),
+        ]
     )
     assert [found.of_products("a", w) for w in (256, 512, 1024, 2048, 4096)] == pytest.approx([2, 2, 4, 8, 8])
     assert [found.of_products(r, 512) for r in ("b", "c")] == pytest.approx([0.5, 1])
@@ -39,8 +45,12 @@ def test_the_products_of_a_recipe_are_those_of_its_blocks_between_their_widths()
 def test_attention_is_slower_the_larger_the_share_of_the_products_is():
     """For each head size there is a line through all recipes: here exp(share) with heads of 64 features, and 2 with those of 128."""
     quarter, half = block("a", 512, 64, (1, 1, 2)), block("b", 640, 64, (2, 1, 1))
-    found = in_block([(quarter, 1, 1 / math.exp(0.25)), (half, 1, 1 / math.exp(0.5)), (block("a", 1024, 128, (1, 2, 1)), 1, 1)])
-    assert [found.of_attention(share, 64) for share in (0.0, 0.25, 0.75)] == pytest.approx([1, math.exp(0.25), math.exp(0.75)])
+    found = in_block(
+        [(quarter, 1, 1 / math.exp(0.25)), (half, 1, 1 / math.exp(0.5)), (block("a", 1024, 128, (1, 2, 1)), 1, 1)]
+    )
+    assert [found.of_attention(share, 64) for share in (0.0, 0.25, 0.75)] == pytest.approx(
+        [1, math.exp(0.25), math.exp(0.75)]
+    )
     assert [found.of_attention(share, head) for share, head in ((0.1, 128), (0.9, 256))] == pytest.approx([2, 2])
     # 90 is nearer to 64 by the difference, and to 128 by the ratio: 90 / 64 is 1.41, and 128 / 90 is 1.42. 92 is the other way round.
     assert [found.of_attention(0.5, head) for head in (90, 92)] == pytest.approx([math.exp(0.5), 2])
@@ -70,7 +80,10 @@ def with_blocks(*recipes: str) -> Basis:
             rest = found.rest(w) + casts_alone(found, w, RECIPES[name], dict.fromkeys(MODULES, 1.0), joined=False)
             ratio = 1.0
             for _ in range(50):  # the share of the products depends on the ratio
-                ratio = math.exp(ATTENTION_LINE[0] + ATTENTION_LINE[1] * products / (products + rest + ratio * found.attention(w, "torch")))
+                ratio = math.exp(
+                    ATTENTION_LINE[0]
+                    + ATTENTION_LINE[1] * products / (products + rest + ratio * found.attention(w, "torch"))
+                )
             times.append(gpu.block(Part.BLOCK_PRODUCTS, name, w, products))
             times.append(gpu.block(Part.BLOCK_ATTENTION, name, w, ratio * found.attention(w, "torch")))
             times.append(gpu.block(Part.BLOCK_REST, name, w, rest))
@@ -78,16 +91,20 @@ def with_blocks(*recipes: str) -> Basis:
     return replace(found, profile=found.profile.model_copy(update={"times": [*kept, *times]}))
 
 
-@pytest.mark.parametrize(("recipe", "own", "factor"), [(BF16, (), 1.0), (CURRENT, (), None), (CURRENT, ("te-current",), 0.5)])
+@pytest.mark.parametrize(
+    ("recipe", "own", "factor"), [(BF16, (), 1.0), (CURRENT, (), None), (CURRENT, ("te-current",), 0.5)]
+)
 def test_a_layer_has_the_products_and_the_attention_of_its_blocks(recipe, own, factor):
-    """Without blocks of te-current its products are as alone. Head, loss and optimiser are no part of a block."""
+    """Without blocks of te-current its products are as alone. Head, loss and optimizer are no part of a block."""
     made = with_blocks("bf16", *own)
     before, after = (step_time(b, BASE, recipe, Execution.NATIVE, block=True).parts for b in (gpu.made(), made))
     slower = 1.0 if factor is None else factor * fits.between(list(SLOWER.items()), BASE.shape.hidden)
     assert after[GEMMS] == pytest.approx(slower * before[GEMMS], rel=1e-3)
     assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)}, rel=1e-3)
     share = after[GEMMS] / (after[GEMMS] + before[CASTS] + before[ATTENTION] + before[REST])
-    assert after[ATTENTION] / before[ATTENTION] == pytest.approx(math.exp(ATTENTION_LINE[0] + ATTENTION_LINE[1] * share), rel=1e-3)
+    assert after[ATTENTION] / before[ATTENTION] == pytest.approx(
+        math.exp(ATTENTION_LINE[0] + ATTENTION_LINE[1] * share), rel=1e-3
+    )
     step, alone = (step_time(b, BASE, recipe, Execution.NATIVE).parts for b in (made, gpu.made()))
     head = gpu.made().ends(BASE)[0]
     assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
@@ -95,9 +112,9 @@ def test_a_layer_has_the_products_and_the_attention_of_its_blocks(recipe, own, f
 
 
 def test_linears_that_stay_in_bf16_have_the_products_of_bf16(monkeypatch):
-    """A recipe that quantises nothing is BF16, whatever its blocks take."""
+    """A recipe that quantizes nothing is BF16, whatever its blocks take."""
     made = with_blocks("bf16", "te-current")
-    monkeypatch.setattr(prediction_step, "quantised_shares", lambda *_: dict.fromkeys(MODULES, 0.0))
+    monkeypatch.setattr(prediction_step, "quantized_shares", lambda *_: dict.fromkeys(MODULES, 0.0))
     own, plain = (step_time(made, BASE, recipe, Execution.NATIVE).parts for recipe in (CURRENT, BF16))
     assert own == pytest.approx(plain)
 
@@ -106,7 +123,9 @@ def test_gemms_of_bf16_beside_a_recipe_with_blocks_are_as_timed():
     """A GEMM of a recipe with blocks is timed without the kernels beside it, which are in the rest of its blocks. BF16 has none of them."""
     kernels = ["triton_poi_scale", "nvjet_product", "triton_poi_scaled"]
     made, shape = with_blocks("bf16", "te-current"), GemmShape("o", 16_384, 1024, 1024)
-    records = tuple(r.model_copy(update={"gemms": [g.model_copy(update={"kernels": kernels}) for g in r.gemms]}) for r in made.gemms)
+    records = tuple(
+        r.model_copy(update={"gemms": [g.model_copy(update={"kernels": kernels}) for g in r.gemms]}) for r in made.gemms
+    )
     beside = replace(made, gemms=records)
     for product in PRODUCTS:
         assert beside.gemm("bf16", product, shape) == made.gemm("bf16", product, shape)
@@ -115,7 +134,10 @@ def test_gemms_of_bf16_beside_a_recipe_with_blocks_are_as_timed():
 
 def test_only_whole_blocks_of_recipes_with_gemms_count():
     made, first = with_blocks("bf16"), SIZES.blocks[0]
-    more = [gpu.block(part, "ao-rowwise", first, 1.0) for part in (Part.BLOCK_PRODUCTS, Part.BLOCK_ATTENTION, Part.BLOCK_REST)]
+    more = [
+        gpu.block(part, "ao-rowwise", first, 1.0)
+        for part in (Part.BLOCK_PRODUCTS, Part.BLOCK_ATTENTION, Part.BLOCK_REST)
+    ]
     parts = [gpu.block(Part.BLOCK_PRODUCTS, "te-current", first, 1.0)]
     other = replace(made, profile=made.profile.model_copy(update={"times": [*made.profile.times, *more, *parts]}))
     assert list(other.in_block.products) == ["bf16"]

@@ -32,7 +32,7 @@ def test_each_configuration_can_be_chosen(kernels):
         assert run(kernels) == ["X4", "X1", "X2"]
         chosen.choose(1, only=kernels[2])
         assert run(kernels) == ["X1", "X1", "X2"]
-        assert chosen.describe(kernels[0], 2) == "quantise in X4"
+        assert chosen.describe(kernels[0], 2) == "quantize in X4"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_what_inductor_would_not_time_is_left_out(kernel, found):
 
 def test_a_configuration_that_inductor_tunes_further_is_an_error(kernels):
     kernels[0].inductor_meta["coordinate_descent_tuning"] = True
-    with Configurations(), pytest.raises(RuntimeError, match="^quantise ran in another configuration than X1$"):
+    with Configurations(), pytest.raises(RuntimeError, match="^quantize ran in another configuration than X1$"):
         run(kernels)
 
 
@@ -99,7 +99,9 @@ def test_a_barrier_stands_before_what_is_read_back_and_nowhere_else():
 
 
 def test_barriers_reach_what_is_compiled_inside_alone(monkeypatch):
-    monkeypatch.setattr(AsyncCompile, "triton", lambda self, name, source, device_str="cuda": (name, source, device_str))
+    monkeypatch.setattr(
+        AsyncCompile, "triton", lambda self, name, source, device_str="cuda": (name, source, device_str)
+    )
     with barriers() as changed:
         assert AsyncCompile.triton(AsyncCompile(), "k", SOURCE, device_str="xpu") == ("k", with_barriers(SOURCE), "xpu")
         assert AsyncCompile.triton(AsyncCompile(), "other", "pass\n") == ("other", "pass\n", "cuda")

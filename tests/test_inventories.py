@@ -101,8 +101,13 @@ def test_all_values_of_a_configuration_are_told(run):
     """Versions of a package may differ in them."""
     of = {f: ("a", "te.Linear", TE.replace("E4M3", f)) for f in ("E4M3", "HYBRID", "E5M2")}
     stored, _ = updated(Inventories(), [run(of["HYBRID"]), run(of["E4M3"])])
-    assert stored.fault(run(of["E5M2"])) == "the configuration of a has format: E5M2, and that of te-block has E4M3 or HYBRID"
-    assert updated(stored, [run(of["E5M2"])])[1] == ["configurations: te-block emulated: format: E5M2 (also E4M3, HYBRID)"]
+    assert (
+        stored.fault(run(of["E5M2"]))
+        == "the configuration of a has format: E5M2, and that of te-block has E4M3 or HYBRID"
+    )
+    assert updated(stored, [run(of["E5M2"])])[1] == [
+        "configurations: te-block emulated: format: E5M2 (also E4M3, HYBRID)"
+    ]
 
 
 def test_the_names_of_modules_are_hashed_in_order_one_a_line(run):
@@ -112,11 +117,13 @@ def test_the_names_of_modules_are_hashed_in_order_one_a_line(run):
 
 def test_own_inventories_stand_beside_others_and_win(run):
     base = Inventories(
-        {("a", "native"): {"k": frozenset("x")}, ("b", "native"): {}}, {("m", "a"): Modules(1, "0"), ("m", "b"): Modules(2, "0")}
+        {("a", "native"): {"k": frozenset("x")}, ("b", "native"): {}},
+        {("m", "a"): Modules(1, "0"), ("m", "b"): Modules(2, "0")},
     )
     own = Inventories({("a", "native"): {"k": frozenset("y")}}, {("m", "a"): Modules(3, "0")})
     assert own.over(base) == Inventories(
-        {("a", "native"): {"k": frozenset("y")}, ("b", "native"): {}}, {("m", "a"): Modules(3, "0"), ("m", "b"): Modules(2, "0")}
+        {("a", "native"): {"k": frozenset("y")}, ("b", "native"): {}},
+        {("m", "a"): Modules(3, "0"), ("m", "b"): Modules(2, "0")},
     )
 
 
@@ -158,7 +165,10 @@ def test_values_of_other_versions_are_added_and_told(run):
     assert lines[0] == "configurations: te-block emulated: format: E4M3"
     assert lines[-1] == "modules: te-block on nano: 1"
     second, lines = updated(first, [run(("a", "te.Linear", TE.replace("E4M3", "HYBRID")), B)])
-    assert lines == ["configurations: te-block emulated: format: HYBRID (also E4M3)", "modules: te-block on nano: 1 -> 2"]
+    assert lines == [
+        "configurations: te-block emulated: format: HYBRID (also E4M3)",
+        "modules: te-block on nano: 1 -> 2",
+    ]
     assert second.configurations["te-block", "emulated"]["format"] == {"E4M3", "HYBRID"}
     assert updated(second, [run(A, B)]) == (second, [])
 
@@ -191,8 +201,12 @@ def test_every_recipe_of_the_committed_sets_is_stored():
     stored = inventories.load(GOLDEN / "numerics")
     executions = Counter(execution for _, execution in stored.configurations)
     assert executions == {"emulated": 9 + 11, "native": 6 + 9, "fused": 3}  # of the catalogue, and variants
-    assert len(stored.modules) == 46 + 11 + 27 + 12 + 5  # variants: of micro, native, and emulated on a GPU; and of tiny-moe
-    of_block = {execution: facts for (recipe, execution), facts in stored.configurations.items() if recipe == "te-block"}
+    assert (
+        len(stored.modules) == 46 + 11 + 27 + 12 + 5
+    )  # variants: of micro, native, and emulated on a GPU; and of tiny-moe
+    of_block = {
+        execution: facts for (recipe, execution), facts in stored.configurations.items() if recipe == "te-block"
+    }
     assert of_block["emulated"]["fprop_w"] == {"e4m3 128x128 te-pow2"}
     assert of_block["native"]["recipe_type"] == of_block["fused"]["recipe_type"] == {"Float8BlockScaling"}
     assert stored.modules["micro", "te-nvfp4"].number == 14
@@ -202,5 +216,7 @@ def test_an_execution_that_does_not_exist_is_refused_with_its_line(tmp_path):
     """Found by benchmarks/endurance.py: one bit of a name, and no run was held to the row."""
     path = tmp_path / "configurations.csv"
     path.write_text("recipe,execution,key,value\nte-current,native,c,x\nte-current,emulaped,kind,b\n")
-    with pytest.raises(ValueError, match=f"configurations.csv:3: execution 'emulaped' is none of {', '.join(Execution)}$"):
+    with pytest.raises(
+        ValueError, match=f"configurations.csv:3: execution 'emulaped' is none of {', '.join(Execution)}$"
+    ):
         inventories.load(tmp_path)

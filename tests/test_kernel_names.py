@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.records.kernels import beside, is_gemm, is_quantised
+from fp8parity.records.kernels import beside, is_gemm, is_quantized
 
-BF16 = ["nvjet_sm90_tst_128x256", "nvjet_tst_64x8", "ampere_bf16_s1688gemm", "cutlass3x_device_kernel", "a_s16816_xmma_b", "NVJET_tst"]
+BF16 = [
+    "nvjet_sm90_tst_128x256",
+    "nvjet_tst_64x8",
+    "ampere_bf16_s1688gemm",
+    "cutlass3x_device_kernel",
+    "a_s16816_xmma_b",
+    "NVJET_tst",
+]
 FP8 = [
     "nvjet_sm90_qqtst", "nvjet_sm100_qrsst", "nvjet_rqtst", "nvjet_sm100_mxq", "nvjet_sm100_ofp4", "nvjet_sm100_nvt", "gemm_e4m3",
     "gemm_e5m2", "gemm_e2m1", "gemm_f8f6f4", "gemm_float8", "gemm_Float4", "fp8_gemm", "fp4_gemm",
@@ -17,13 +24,13 @@ OTHER = [
 
 
 @pytest.mark.parametrize("name", BF16)
-def test_a_gemm_of_bf16_is_not_quantised(name):
-    assert (is_gemm(name), is_quantised(name)) == (True, False)
+def test_a_gemm_of_bf16_is_not_quantized(name):
+    assert (is_gemm(name), is_quantized(name)) == (True, False)
 
 
 @pytest.mark.parametrize("name", FP8)
-def test_a_gemm_of_quantised_operands(name):
-    assert (is_gemm(name), is_quantised(name)) == (True, True)
+def test_a_gemm_of_quantized_operands(name):
+    assert (is_gemm(name), is_quantized(name)) == (True, True)
 
 
 def test_all_other_kernels_are_beside_the_gemms():

@@ -64,7 +64,9 @@ def test_only_the_very_failure_is_known(tmp_path, given, status):
 
 def test_a_known_failure_says_what_it_was_until_when_and_where(tmp_path):
     found = entries(tmp_path).mark(verdict())
-    assert found.headline == ("known fail until 2026-03-02: https://example.org/issues/7 (the scale is applied twice); the gap is outside")
+    assert found.headline == (
+        "known fail until 2026-03-02: https://example.org/issues/7 (the scale is applied twice); the gap is outside"
+    )
     report = view.build([found], {}, [], "here")
     assert report.rows[0].status == "known"
 
@@ -94,7 +96,9 @@ def test_an_entry_that_has_not_expired_is_no_problem(tmp_path):
     assert entries(tmp_path).problems([verdict("known")], MATRIX, CHECKS) == []
 
 
-@pytest.mark.parametrize(("strict", "status", "red"), [(True, "pass", 1), (False, "pass", 0), (False, "fail", 1), (True, "fail", 1)])
+@pytest.mark.parametrize(
+    ("strict", "status", "red"), [(True, "pass", 1), (False, "pass", 0), (False, "fail", 1), (True, "fail", 1)]
+)
 def test_an_expired_entry_that_is_not_strict_lets_green_be(tmp_path, strict, status, red):
     late = entries(tmp_path, ENTRY + f"strict = {str(strict).lower()}", datetime.date(2026, 3, 2))
     assert len(late.problems([verdict(status)], MATRIX, CHECKS)) == red
@@ -115,7 +119,11 @@ def test_an_expired_entry_that_is_not_strict_lets_green_be(tmp_path, strict, sta
             [],
             "recipe te-curent; execution native selects no cell of the whole",
         ),
-        (ENTRY.replace("te-current", "te-curent"), [], "recipe te-curent; execution native selects no cell of the whole matrix"),
+        (
+            ENTRY.replace("te-current", "te-curent"),
+            [],
+            "recipe te-curent; execution native selects no cell of the whole matrix",
+        ),
         (ENTRY.replace("loss parity", "los parity"), [], "there is no check 'los parity'; known: loss parity, gemm"),
         (
             ENTRY.replace('"te-current"', '["te-current", "te-block"]'),
@@ -143,7 +151,9 @@ def test_the_cells_of_an_entry_in_words(tmp_path):
 
 
 def test_names_of_one_kind_are_listed(tmp_path):
-    text = ENTRY.replace('"te-current"', '["te-current", "te-block"]').replace('"loss parity"', '["loss parity", "gemm"]')
+    text = ENTRY.replace('"te-current"', '["te-current", "te-block"]').replace(
+        '"loss parity"', '["loss parity", "gemm"]'
+    )
     text = text.replace("execution =", 'model = "tiny"\nexecution =') + 'corpus = "topics"\n'
     cells = "recipe te-current, te-block; model tiny; execution native; corpus topics"
     [entry] = entries(tmp_path, text).entries
@@ -151,7 +161,9 @@ def test_names_of_one_kind_are_listed(tmp_path):
     where = f"{tmp_path / known_failures.FILE}:2:"
     both = [verdict("pass"), verdict("improved", check="gemm", recipe="te-block")]
     passing = "te-current-tiny-native loss parity, te-block-tiny-native gemm"
-    assert entries(tmp_path, text).problems(both, MATRIX, CHECKS) == [f"{where} {passing} is green now; remove the entry or narrow it"]
+    assert entries(tmp_path, text).problems(both, MATRIX, CHECKS) == [
+        f"{where} {passing} is green now; remove the entry or narrow it"
+    ]
     late = entries(tmp_path, text, today=datetime.date(2026, 3, 2))
     assert late.problems(both, MATRIX, CHECKS) == [
         f"{where} expired on 2026-03-02: {cells}, loss parity, gemm (https://example.org/issues/7); fix it, or renew it with a reason"
@@ -219,6 +231,9 @@ def test_no_file_is_no_known_failure(tmp_path):
 def test_a_number_is_named_for_its_cell_and_check_in_its_range(tmp_path, check, recipe, values, named):
     number = 'number = [{ metric = "difference", where = "steps", low = 0.2, high = 0.5 }]'
     text = ENTRY.replace('check = "loss parity"', 'check = "modes"').replace('says = "the gap is outside"', number)
-    cell, numbers = verdict(recipe=recipe).cell, [Measurement(metric="difference", where="steps", value=v) for v in values]
+    cell, numbers = (
+        verdict(recipe=recipe).cell,
+        [Measurement(metric="difference", where="steps", value=v) for v in values],
+    )
     assert entries(tmp_path, text).names(cell, check, *numbers) is named
     assert entries(tmp_path, text, datetime.date(2026, 3, 2)).names(cell, check, *numbers) is False

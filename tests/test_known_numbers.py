@@ -1,4 +1,4 @@
-"""A known failure is recognised by its numbers: check, metric, place and range. Anything else beside them stays red."""
+"""A known failure is recognized by its numbers: check, metric, place and range. Anything else beside them stays red."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def entries(folder: Path, named: str, check: str = "gemm", status: str = "fail")
     return known_failures.load(folder, datetime.date(2026, 3, 1))
 
 
-def wrong(*failing: tuple[str, str, float], kernels: tuple[str, ...] = (), status: Status = "fail", headline: str = "h") -> Verdict:
+def wrong(
+    *failing: tuple[str, str, float], kernels: tuple[str, ...] = (), status: Status = "fail", headline: str = "h"
+) -> Verdict:
     numbers = [Failing(metric=metric, where=where, value=value) for metric, where, value in failing]
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
     detail = NumericsDetail(failing=numbers, kernels=list(kernels))
@@ -72,7 +74,8 @@ def test_nan_is_a_value_that_an_entry_can_name(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kernels", "status"), [(("triton_red_a",), "known"), (("triton_red_a", "triton_b"), "fail"), (("triton_b",), "fail"), ((), "fail")]
+    ("kernels", "status"),
+    [(("triton_red_a",), "known"), (("triton_red_a", "triton_b"), "fail"), (("triton_b",), "fail"), ((), "fail")],
 )
 def test_a_kernel_that_is_named_is_the_only_one_to_blame(tmp_path, kernels, status):
     assert entries(tmp_path, f'{SQNR}\nkernel = "triton_red_a"').mark(wrong(KNOWN, kernels=kernels)).status == status
@@ -97,10 +100,10 @@ def test_a_failure_without_numbers_is_known_by_its_words_alone(tmp_path):
 
 
 def test_what_is_not_known_is_said(tmp_path):
-    found = entries(tmp_path, f'{SQNR}\nkernel = "triton_a"').mark(wrong(KNOWN, ("dgrad sqnr", "uniform", 21.0), kernels=("triton_b",)))
-    says = (
-        "https://example.org/issues/7 is about something else: known_failures.toml does not name dgrad sqnr @ uniform 21, kernel triton_b"
+    found = entries(tmp_path, f'{SQNR}\nkernel = "triton_a"').mark(
+        wrong(KNOWN, ("dgrad sqnr", "uniform", 21.0), kernels=("triton_b",))
     )
+    says = "https://example.org/issues/7 is about something else: known_failures.toml does not name dgrad sqnr @ uniform 21, kernel triton_b"
     assert ("not known", says) in found.lines
 
 
@@ -131,7 +134,10 @@ def test_a_range_may_be_one_value(tmp_path):
 @pytest.mark.parametrize(
     ("named", "message"),
     [
-        ("", r"\(row\): .*name what fails: number = \[{ metric, where, low, high }\], or says = a part of the headline( \(|$)"),
+        (
+            "",
+            r"\(row\): .*name what fails: number = \[{ metric, where, low, high }\], or says = a part of the headline( \(|$)",
+        ),
         (SQNR.replace("low = 20", "low = 23"), r"key number.0: .*low = 23 and high = 22 are no range"),
         (SQNR.replace("low = 20", "low = nan"), r"key number.0: .*for a NaN give nan twice"),
         (SQNR.replace("low = 20, ", ""), r"key number.0.low: Field required"),
@@ -147,13 +153,19 @@ def test_the_numbers_of_a_record_are_those_that_are_not_green(trajectory):
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
     rows = [("fprop sqnr", "gaussian", 24.0), ("dgrad sqnr", "gaussian", 24.5), ("fprop color", "gaussian", 1.0)]
     values = [Measurement(metric=m, where=w, value=v) for m, w, v in rows]
-    found = verdict(Measurements(cell=cell, check="gemm", values=values, provenance=trajectory().provenance, session="s", schema_version=1))
+    found = verdict(
+        Measurements(
+            cell=cell, check="gemm", values=values, provenance=trajectory().provenance, session="s", partial=True
+        )
+    )
     assert found.status == "fail"
     assert [(f.metric, f.where, f.value) for f in found.failing] == [rows[0], rows[2]]
 
 
 class TestLossParity:
-    def parts(self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path) -> tuple[Verdict, dict[str, float]]:
+    def parts(
+        self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path
+    ) -> tuple[Verdict, dict[str, float]]:
         controls = [run(seed=s) for s in SEEDS]
         found = judged(golden, [run("te-current", s, 7, change) for s in SEEDS], controls, folder)
         return found, {f.metric: f.value for f in found.failing}
@@ -161,7 +173,10 @@ class TestLossParity:
     def test_a_spike_is_the_band_alone(self, golden, run, tmp_path):
         found, parts = self.parts(golden, run, at(48, 56, 0.05), tmp_path)
         assert found.status == "fail"
-        assert parts == {"first out": pytest.approx(0.05, abs=2e-3), "to control: first out": pytest.approx(0.05, abs=2e-3)}
+        assert parts == {
+            "first out": pytest.approx(0.05, abs=2e-3),
+            "to control: first out": pytest.approx(0.05, abs=2e-3),
+        }
 
     def test_a_gap_is_in_every_part_that_sees_it(self, golden, run, tmp_path):
         found, parts = self.parts(golden, run, at(100, STEPS, 0.01), tmp_path)

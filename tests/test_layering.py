@@ -13,9 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
 
 ROOMS = {
     "did_you_mean": "",
-    "old_paths": "",
     "shipped": "",
-    "special": "",
     "records": "did_you_mean",
     "numerics": "",
     "workload": "numerics records did_you_mean",
@@ -26,18 +24,17 @@ ROOMS = {
     "timing": "checks training recipes workload numerics records",
     "runner": "timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
-    "prediction": "recipes workload records did_you_mean special",
-    "judging": "records runs shipped special",
+    "prediction": "recipes workload records did_you_mean",
+    "judging": "records runs shipped",
     "planning": "judging records",
     "report": "judging records",
     "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
     "cli": "gate shipped report planning judging runs runner timing prediction checks training recipes workload records did_you_mean",
-    "plugin": "",
     "__main__": "cli",
-    "__init__": "old_paths",
+    "__init__": "",
 }
 """Room (a folder, or a module of the package itself) -> the rooms that it may import, in functions too. Left of the records is torch
-and no judgement; right of them is judgement and no torch; only gate and cli see both sides."""
+and no judgment; right of them is judgment and no torch; only gate and cli see both sides."""
 
 TORCH_FREE: dict[str, set[str] | None] = {
     "records": None,
@@ -49,8 +46,6 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "gate": None,
     "did_you_mean": None,
     "shipped": None,
-    "special": None,
-    "old_paths": None,
     "cli": None,
     "numerics": {"spec"},
     "workload": {"schedule", "presets", "shapes", "hf_config"},
@@ -119,7 +114,9 @@ def test_modules_right_of_the_records_import_no_torch():
     """All in one process: the first one that imports torch is named."""
     names = [name_of(p) for p in WITHOUT_TORCH]
     code = f"import importlib, sys\nfor n in {names}:\n    importlib.import_module(n)\n    assert 'torch' not in sys.modules, n"
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(PACKAGE.parent)}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -133,9 +130,20 @@ def test_nothing_right_of_the_records_names_torch(room):
     [
         (
             "transformer_engine",
-            {"te.py", "te_fused.py", "te_attention.py", "te_experts.py", "te_gemms.py", "te_grouped.py", "te_recipes.py"},
+            {
+                "te.py",
+                "te_fused.py",
+                "te_attention.py",
+                "te_experts.py",
+                "te_gemms.py",
+                "te_grouped.py",
+                "te_recipes.py",
+            },
         ),
-        ("torchao", {"torchao.py", "torchao_experts.py", "torchao_gemms.py", "torchao_mx_gemms.py", "torchao_ranks.py"}),
+        (
+            "torchao",
+            {"torchao.py", "torchao_experts.py", "torchao_gemms.py", "torchao_mx_gemms.py", "torchao_ranks.py"},
+        ),
     ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):

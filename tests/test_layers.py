@@ -100,7 +100,9 @@ def measure(session, eager, monkeypatch):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(gradients, "apply", planted)
             values, notes = layers.measure(session.spec(CELLS[recipe]))
-        return Measurements(cell=CELLS[recipe], check="layers", values=values, notes=notes, provenance=PROVENANCE, session="s")
+        return Measurements(
+            cell=CELLS[recipe], check="layers", values=values, notes=notes, provenance=PROVENANCE, session="s"
+        )
 
     return run
 
@@ -165,7 +167,13 @@ def test_the_power_of_batches_adds_up():
 
 @pytest.mark.parametrize(
     ("reference", "got", "value"),
-    [(1.0, 1.0, math.inf), (0.0, 0.0, math.inf), (0.0, 1.0, -math.inf), (1.0, math.nan, math.nan), (1.0, -1.0, -20 * math.log10(2))],
+    [
+        (1.0, 1.0, math.inf),
+        (0.0, 0.0, math.inf),
+        (0.0, 1.0, -math.inf),
+        (1.0, math.nan, math.nan),
+        (1.0, -1.0, -20 * math.log10(2)),
+    ],
 )
 def test_the_power_of_special_values(reference, got, value):
     assert power_of(([reference], [got])).sqnr == pytest.approx(value, nan_ok=True)
@@ -176,7 +184,7 @@ def test_a_gradient_that_is_missing_on_one_side_is_an_error(session, eager, monk
 
     def without(converted, batch):
         found = real(converted, batch)
-        if converted.recipe.linear.quantised:
+        if converted.recipe.linear.quantized:
             del found["norm.weight"]
         return found
 

@@ -14,8 +14,17 @@ from fp8parity.records.cell import Execution
 from fp8parity.training.hardware import detect
 from fp8parity.training.isolation import reset_state
 
-EMULATED = [("te-current", "te-current-pow2"), ("te-delayed", "te-delayed-recent"), ("te-nvfp4", "te-mxfp8-2d"), ("te-block", "ao-rowwise")]
-TORCHAO = [("ao-tensorwise", "ao-rowwise"), ("ao-tensorwise", "ao-tensorwise-filtered"), ("ao-rowwise-gw-hp", "ao-mxfp8")]
+EMULATED = [
+    ("te-current", "te-current-pow2"),
+    ("te-delayed", "te-delayed-recent"),
+    ("te-nvfp4", "te-mxfp8-2d"),
+    ("te-block", "ao-rowwise"),
+]
+TORCHAO = [
+    ("ao-tensorwise", "ao-rowwise"),
+    ("ao-tensorwise", "ao-tensorwise-filtered"),
+    ("ao-rowwise-gw-hp", "ao-mxfp8"),
+]
 NATIVE = [
     ("te-current", "te-current-pow2"),
     ("te-current", "te-current-backward-dequantized"),

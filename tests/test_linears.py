@@ -36,8 +36,12 @@ class TestFiltered:
         one, two = speed.measured(PLAIN), speed.measured(FILTERED)
         low, middle, high = found.gain
         assert middle == pytest.approx(1.25 / 1.2)
-        assert math.log(middle / low) == pytest.approx(math.hypot(math.log(two.ratio / two.low), math.log(one.high / one.ratio)))
-        assert math.log(high / middle) == pytest.approx(math.hypot(math.log(two.high / two.ratio), math.log(one.ratio / one.low)))
+        assert math.log(middle / low) == pytest.approx(
+            math.hypot(math.log(two.ratio / two.low), math.log(one.high / one.ratio))
+        )
+        assert math.log(high / middle) == pytest.approx(
+            math.hypot(math.log(two.high / two.ratio), math.log(one.ratio / one.low))
+        )
         assert low < middle < high
         assert found.variant == f"eager {WITHOUT}"
 
@@ -54,7 +58,17 @@ class TestFiltered:
             (split("eager"), [PLAIN, FILTERED.model_copy(update={"recipe_memory": 0})]),
             (split("", block=None), [block(1.2, "", block=None), block(1.25, WITHOUT, block=None)]),
         ],
-        ids=["setting", "alone", "no filter", "other setting", "other shapes", "other block", "other cell", "unusable", "a step"],
+        ids=[
+            "setting",
+            "alone",
+            "no filter",
+            "other setting",
+            "other shapes",
+            "other block",
+            "other cell",
+            "unusable",
+            "a step",
+        ],
     )
     def test_what_differs_in_more_than_the_filter_does_not_count(self, of, records):
         assert filtered(of, records) == []
@@ -104,7 +118,7 @@ class TestReport:
     def test_it_stands_below_where_the_time_goes(self, report, ending):
         text = RENDERERS[ending](report)
         places = [text.index(words) for words in (
-            "Throughput in depth</h2>" if ending == ".html" else "## Throughput in depth", "quantise 1.020",
+            "Throughput in depth</h2>" if ending == ".html" else "## Throughput in depth", "quantize 1.020",
             "Each linear alone: te-current native, base, block, eager", "predicted gain +2.0%", "measured gain +4.2%", "attention.k_proj, ",
         )]  # fmt: skip
         assert places == sorted(places)

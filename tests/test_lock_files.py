@@ -76,7 +76,9 @@ def test_who_waits_says_once_for_whom_and_then_holds_a_file_that_is_there(path, 
     assert seen == [True]
     assert not path.exists()
     said = capfd.readouterr().err
-    assert re.fullmatch("" if quiet else rf"fp8parity: waiting for {re.escape(str(path))}, held by {HOLDER}\n", said), said
+    assert re.fullmatch("" if quiet else rf"fp8parity: waiting for {re.escape(str(path))}, held by {HOLDER}\n", said), (
+        said
+    )
 
 
 def test_a_holder_that_has_not_signed_yet_is_told_so(path, capfd, waits):

@@ -104,7 +104,9 @@ def test_a_timed_run_is_not_overtaken_by_small_runs(tmp_path, first):
     with holding(tmp_path, first) as one:
         assert one.holds(30)
         with holding(tmp_path, ALONE) as timed:
-            assert re.fullmatch(rf"fp8parity: waiting for {tmp_path}/\.gpu-0\.lock, held by process .*\n", timed.waits(30))
+            assert re.fullmatch(
+                rf"fp8parity: waiting for {tmp_path}/\.gpu-0\.lock, held by process .*\n", timed.waits(30)
+            )
             with holding(tmp_path, "0") as later:
                 assert later.queues(30) and not later.holds(0)
                 assert one.release() == ""
@@ -185,7 +187,9 @@ def test_how_much_of_a_gpu_is_held():
     assert large.memory > 40.3 * 2**30
     assert locks.of_check(known["tiny"], large) == large
     assert locks.of_check(known["1b"], locks.SHARED).memory == pytest.approx(1.25 * 4 * 16 * 1_158_776_832)
-    assert locks.of_check(known["small"], locks.SHARED).memory > 66 * 117_401_856  # what the check gradients was measured to need
+    assert (
+        locks.of_check(known["small"], locks.SHARED).memory > 66 * 117_401_856
+    )  # what the check gradients was measured to need
     of_modes = locks.of_check(known["small"], checks.get("modes").use).memory
     assert of_modes == locks.of_check(known["small"], locks.SHARED).memory / 2
     assert of_modes > 1.70 * 2**30  # what modes was measured to reserve

@@ -23,7 +23,9 @@ def nano(session):
 
 
 def applied_of(nano):
-    return recipes.apply(models.build(nano.model, 0), recipes.get("bf16"), Execution.NATIVE, tokens=nano.schedule.tokens)
+    return recipes.apply(
+        models.build(nano.model, 0), recipes.get("bf16"), Execution.NATIVE, tokens=nano.schedule.tokens
+    )
 
 
 class Fake:
@@ -86,7 +88,11 @@ def test_a_break_is_reported_at_its_step_and_stops_the_run(nano, broken, where):
     assert all(map(math.isfinite, found.loss[:-1]))
     assert fake.taken == list(range(broken + 1 if broken in (5, 11) else broken + 2))
     assert [step for step, _ in found.validation] == [s for s in (5, 11) if s < broken]
-    wanted = "the loss alone" if where == "loss" else f"gradient of {optimizer.names[2]} (1 of {len(optimizer.names)} parameters)"
+    wanted = (
+        "the loss alone"
+        if where == "loss"
+        else f"gradient of {optimizer.names[2]} (1 of {len(optimizer.names)} parameters)"
+    )
     assert found.broken.where == wanted
 
 

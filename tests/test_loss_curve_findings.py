@@ -25,7 +25,9 @@ OWN = Prior(1e-4, 20)
 @pytest.fixture
 def bare(golden: Golden) -> Golden:
     """A golden without replicas and without spreads."""
-    return golden.model_copy(update={"spreads": [], "seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]})
+    return golden.model_copy(
+        update={"spreads": [], "seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]}
+    )
 
 
 def validated(run: Make, *factors: float) -> list[Trajectory]:
@@ -86,7 +88,9 @@ def test_a_fault_has_its_sentence_its_number_and_its_headline(
 def test_bf16_is_held_to_the_band_of_its_replicas(golden: Golden, run: Make):
     made = [run(seed=s, change=at(80, 88, 0.0015)) for s in SEEDS]
     found = loss_curves.judge_curves(made, made, [golden.seeds[s] for s in SEEDS], golden, ROW)
-    assert {n: f.text for n, f in found.faults.items()} == {"first out": "step 80, seed 0: 4.2079, band 4.2028 +- 0.0025"}
+    assert {n: f.text for n, f in found.faults.items()} == {
+        "first out": "step 80, seed 0: 4.2079, band 4.2028 +- 0.0025"
+    }
     assert (found.faults, found.beside, found.first_out) == (found.control, {}, 80)
 
 
@@ -94,7 +98,9 @@ def test_the_interval_of_a_trend_is_shared_among_the_looks(bare: Golden, run: Ma
     """With three looks, the error probability of each is a third."""
     row = LossRow(margin=0.001, seeds=(3, 5, 8), band_least=0.05, window=8, why="a made-up row")
     runs = [run("te-current", s, 10, RISING) for s in SEEDS]
-    found = loss_curves.judge_curves(runs, [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row).faults["trend"]
+    found = loss_curves.judge_curves(
+        runs, [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row
+    ).faults["trend"]
     gaps = [np.asarray(r.loss[-40:]) / np.asarray(bare.seeds[s].loss[-40:]) for s, r in enumerate(runs)]
     changes = [g[20:].mean() - g[:20].mean() for g in gaps]
     half = scipy.stats.t.ppf(1 - row.alpha / 3, 2) * np.std(changes, ddof=1) / 3**0.5

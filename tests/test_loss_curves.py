@@ -20,7 +20,13 @@ def test_a_golden_holds_replicas_and_runs_are_compared_with_their_mean(golden: G
     assert [r.variant for r in seed.replicas] == ["replica1", "replica2"]
     assert seed.mean_loss == pytest.approx(np.mean([seed.loss, *(r.loss for r in seed.replicas)], axis=0))
     [spread] = golden.spreads
-    assert (spread.recipes, spread.runs, spread.seeds, len(spread.loss), len(spread.grad_norm)) == (["te-current"], 24, 24, 20, 20)
+    assert (spread.recipes, spread.runs, spread.seeds, len(spread.loss), len(spread.grad_norm)) == (
+        ["te-current"],
+        24,
+        24,
+        20,
+        20,
+    )
     assert np.mean(spread.loss) == pytest.approx(1e-4, rel=0.3)
     assert np.mean(spread.grad_norm) == pytest.approx(1e-3, rel=0.3)
 
@@ -55,7 +61,9 @@ def test_spreads_are_refused(golden: Golden, run: Make):
     dirty = control.provenance.model_copy(update={"dirty": True})
     with pytest.raises(ValueError, match="uncommitted changes; commit first, so that the golden names its code$"):
         spreads.with_spread(golden, [(run("te-current", 0, 1, provenance=dirty), control)], 8)
-    both = spreads.with_spread(golden, [(run(r, s, 1), run(seed=s)) for r in ("te-current", "te-block") for s in (0, 1)], 8)
+    both = spreads.with_spread(
+        golden, [(run(r, s, 1), run(seed=s)) for r in ("te-current", "te-block") for s in (0, 1)], 8
+    )
     with pytest.raises(ValueError, match="the spread of te-block rests on the same row"):
         spreads.with_spread(both, [(run("te-current", 0, 1), control)], 8)
     with pytest.raises(ValueError, match="schedule differ"):
@@ -75,5 +83,8 @@ def test_bf16_with_replicas_has_bands_from_their_pairs(golden: Golden):
     paired = loss_curves.control_limits(golden, row)
     assert paired.norm is not None and len(set(paired.loss.half)) > 1
     bare = golden.model_copy(update={"seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]})
-    for flat in (loss_curves.control_limits(bare, row), loss_curves.control_limits(golden, row.model_copy(update={"drift": None}))):
+    for flat in (
+        loss_curves.control_limits(bare, row),
+        loss_curves.control_limits(golden, row.model_copy(update={"drift": None})),
+    ):
         assert flat.norm is None and len(set(flat.loss.half)) == 1

@@ -24,7 +24,9 @@ def runs(recipe: str, gaps: tuple[float, ...], validation: float = 0.0, **change
     return [r.model_copy(update={"validation": [(at, x * (1 + validation)) for at, x in r.validation]}) for r in found]
 
 
-def judged(candidates: list[Trajectory], controls: list[Trajectory], rules: tuple[Rule, ...] = (), **row: object) -> Verdict:
+def judged(
+    candidates: list[Trajectory], controls: list[Trajectory], rules: tuple[Rule, ...] = (), **row: object
+) -> Verdict:
     golden = from_runs([trajectories.made(seed=s) for s in range(8)], [])
     policy = Policy(path=Path("policy.toml"), loss=(ROW.model_copy(update=row),), rule=rules)
     return loss.judge(candidates, controls, golden, policy, MeasuredNumbers())
@@ -84,7 +86,9 @@ def test_a_gain_of_three_margins_is_no_fault_yet():
     assert judged(own, runs("bf16", SAME), margin=high / -3.001, band_least=0.1).headline == TOO_GOOD
 
 
-@pytest.mark.parametrize(("validation", "status", "moved"), [(0.0, "drift", FRAMEWORK), (-0.01, "drift", FRAMEWORK), (0.01, "fail", BOTH)])
+@pytest.mark.parametrize(
+    ("validation", "status", "moved"), [(0.0, "drift", FRAMEWORK), (-0.01, "drift", FRAMEWORK), (0.01, "fail", BOTH)]
+)
 def test_a_recipe_whose_validation_rose_did_not_stay(validation, status, moved):
     """BF16 fell by 1%, and the tail of the recipe is where the golden is."""
     found = judged(runs("te-current", (0.0001, 0.0002, 0.0001), validation), runs("bf16", DOWN), band_least=0.1)
@@ -129,7 +133,10 @@ def test_bf16_is_held_to_its_own_margin(gaps, drift, status, headline, moved, nu
 def spiked(recipe: str, gaps: tuple[float, ...], *starts: int) -> list[Trajectory]:
     """Runs with losses that are 10% too high for two steps from each start on."""
     high = {s for start in starts for s in (start, start + 1)}
-    return [r.model_copy(update={"loss": [x * (1.1 if i in high else 1) for i, x in enumerate(r.loss)]}) for r in runs(recipe, gaps)]
+    return [
+        r.model_copy(update={"loss": [x * (1.1 if i in high else 1) for i, x in enumerate(r.loss)]})
+        for r in runs(recipe, gaps)
+    ]
 
 
 SPIKE = "the loss left the step band around BF16's"
@@ -161,7 +168,15 @@ def test_a_spike_of_bf16_is_its_own():
 
 
 RULES = tuple(
-    Rule(check=("loss parity",), metric=("first gradient norm",), where=("nano",), recipe=(r,), low=0.99, high=1.01, why="a made-up bound")
+    Rule(
+        check=("loss parity",),
+        metric=("first gradient norm",),
+        where=("nano",),
+        recipe=(r,),
+        low=0.99,
+        high=1.01,
+        why="a made-up bound",
+    )
     for r in ("te-current", "bf16")
 )
 START = "the gradient of the first step is not the one that this recipe gives"
@@ -181,7 +196,14 @@ def started(recipe: str, gaps: tuple[float, ...], norm: float) -> list[Trajector
         ((1.0, 1.0), "pass", INSIDE, NEITHER, {}, None),
         ((0.9, 1.0), "fail", START, RECIPE, [("first step", 0.9)] * 3, "0.9000x BF16's"),
         ((0.9, 0.9), "drift", BF16_START, FRAMEWORK, [("BF16: first step", 0.9)] * 3, "0.9000x its golden's"),
-        ((0.81, 0.9), "drift", BF16_START, FRAMEWORK, [("BF16: first step", 0.9)] * 3 + [("first step", 0.9)] * 3, "0.9000x its golden's"),
+        (
+            (0.81, 0.9),
+            "drift",
+            BF16_START,
+            FRAMEWORK,
+            [("BF16: first step", 0.9)] * 3 + [("first step", 0.9)] * 3,
+            "0.9000x its golden's",
+        ),
         ((None, 0.9), "drift", BF16_START, MOVED, [("first step", 0.9)] * 3, "0.9000x its golden's"),
     ],
 )
@@ -199,7 +221,10 @@ def test_the_first_step_is_told_with_its_numbers(norms, status, headline, moved,
 def test_every_line_of_a_recipe_and_of_bf16():
     controls = runs("bf16", (0.0001, -0.0001, 0.0))
     gap, own = "+0.013% [-0.104%, +0.131%]", "+0.000% [-0.025%, +0.025%]"
-    first, last = ("golden", "nano on topics, 8 seeds, torch 0, d"), "no rule limits the first gradient norm of {} on nano"
+    first, last = (
+        ("golden", "nano on topics, 8 seeds, torch 0, d"),
+        "no rule limits the first gradient norm of {} on nano",
+    )
     recipe, bf16 = judged(runs("te-current", SOUND), controls), judged(controls, controls, drift=0.002)
     assert recipe.lines == [
         ("tail gap", f"{gap} of BF16, 3 seeds, 95.0% interval; margin 0.50% (a made-up row)"),
@@ -220,4 +245,6 @@ def test_every_line_of_a_recipe_and_of_bf16():
     stored = some(recipe.loss)
     assert (stored.margin, stored.seeds, stored.unmeasured) == (0.005, [0, 1, 2], [last.format("te-current")])
     assert (some(stored.gap).text, some(stored.gap).n, stored.band) == (gap, 3, StepBand(window=4, half=[0.015] * 3))
-    assert (some(stored.gap).mean, some(stored.gap).low, some(stored.gap).high) == pytest.approx((0.000133, -0.001041, 0.001307), abs=1e-6)
+    assert (some(stored.gap).mean, some(stored.gap).low, some(stored.gap).high) == pytest.approx(
+        (0.000133, -0.001041, 0.001307), abs=1e-6
+    )

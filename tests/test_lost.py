@@ -38,7 +38,10 @@ def sides(runs, tmp_path) -> list[str]:
 
 
 def test_the_problems_of_a_session_are_missing_parts(session):
-    assert problems([session(), session(problems=[REQUIRED, "x"], session="t")]) == [f"session t: {REQUIRED}", "session t: x"]
+    assert problems([session(), session(problems=[REQUIRED, "x"], session="t")]) == [
+        f"session t: {REQUIRED}",
+        "session t: x",
+    ]
     assert missing([session(problems=[REQUIRED])], []) == [f"session s: {REQUIRED}"]
 
 
@@ -62,7 +65,9 @@ def test_if_all_shards_died_all_are_missing(session):
 
 
 def test_what_a_side_lost_has_its_cell_its_tests_and_its_side(session):
-    gone = session(CRASHED, CRASHED.model_copy(update={"test": "test_state", "outcome": "not run"}), problems=[REQUIRED])
+    gone = session(
+        CRASHED, CRASHED.model_copy(update={"test": "test_state", "outcome": "not run"}), problems=[REQUIRED]
+    )
     assert [m.text for m in lost([gone], [], "NEW")] == [
         f"{CELL} test_gemm (no record holds it), test_state (it was not run) (in NEW)",
         f"session s: {REQUIRED} (in NEW)",
@@ -93,7 +98,7 @@ def test_what_is_missing_on_a_side_is_told_once(runs, trajectory, session, tmp_p
 def test_a_kept_run_that_lost_a_part_is_red(trajectory, session, tmp_path, capsys):
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
     row = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
-    where = {"provenance": trajectory().provenance, "session": "s", "schema_version": 1}
+    where = {"provenance": trajectory().provenance, "session": "s", "partial": True}
     green = Measurements.model_validate({"cell": cell, "check": "gemm", "values": [row], **where})
     whole, part = (save(tmp_path / name, [green]) for name in ("whole", "part"))
     manifest.write(part, session(CRASHED))

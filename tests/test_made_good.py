@@ -16,7 +16,13 @@ TOPICS = ["--parity-corpus", "topics"]
 def killed(made: Manifest, *options: str) -> Manifest:
     """Another session with the tests of ``made``, that was killed before the first."""
     none = [Selected(cell=s.cell, test=s.test) for s in made.selected]
-    changes = {"session": "t", "started": "b", "status": "killed, or still running", "options": [*options], "selected": none}
+    changes = {
+        "session": "t",
+        "started": "b",
+        "status": "killed, or still running",
+        "options": [*options],
+        "selected": none,
+    }
     return made.model_copy(update=changes)
 
 
@@ -86,7 +92,9 @@ def test_a_lost_record_is_not_that_of_another_machine(trajectory, changes):
     assert missing([here, elsewhere], [run, there]) == []
     for records, gone in (([there], "s"), ([run], "t")):
         [line] = missing([here, elsewhere], records)
-        assert line == f"the manifest of session {gone} selected te-block-nano-emulated loss parity (no record holds it)"
+        assert (
+            line == f"the manifest of session {gone} selected te-block-nano-emulated loss parity (no record holds it)"
+        )
     unrun = here.model_copy(update={"selected": [Selected(cell=run.cell.id, test="test_loss")]})
     assert len(missing([unrun, elsewhere], [there])) == 1
     assert doubts([elsewhere], [there]) == []

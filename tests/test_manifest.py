@@ -16,7 +16,17 @@ from processes import Done, run
 from projects import ROOT, make
 
 pytestmark = pytest.mark.slow
-GEMM = ("suites/numerics", "-k", "gemm or codes", "--execution", "emulated", "--recipe", "te-current", "--golden-dir", str(ROOT / "golden"))
+GEMM = (
+    "suites/numerics",
+    "-k",
+    "gemm or codes",
+    "--execution",
+    "emulated",
+    "--recipe",
+    "te-current",
+    "--golden-dir",
+    str(ROOT / "golden"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +106,9 @@ def test_a_deleted_record_is_named_and_red(session, tmp_path, capsys):
     lost = copied(session, tmp_path / "lost", "-gemm")
     assert judged(lost) == 1
     out = capsys.readouterr().out
-    assert f"the manifest of session {only(session).session} selected te-current-emulated gemm (no record holds it)" in out
+    assert (
+        f"the manifest of session {only(session).session} selected te-current-emulated gemm (no record holds it)" in out
+    )
     assert "codes (" not in out
 
 
@@ -136,7 +148,9 @@ def test_an_interrupted_session_is_not_whole(project, tmp_path, capsys):
     assert [s.outcome for s in found.selected if s.outcome != "skipped"] == ["failed", "not run"]
     judged(records)
     out = capsys.readouterr().out
-    assert f"the manifest of session {found.session} selected te-current-emulated test_gemm_sqnr (it was not run)" in out
+    assert (
+        f"the manifest of session {found.session} selected te-current-emulated test_gemm_sqnr (it was not run)" in out
+    )
     assert gate(project, records).returncode == 0  # a second session in the same folder makes good for the first one
     assert judged(records) == 0
     capsys.readouterr()
@@ -154,7 +168,10 @@ def empty_policy(folder: Path) -> Path:
     [
         (("-k", "codes", "--require", "te-current-native"), "required cell te-current-native was skipped: "),
         (("-k", "codes", "test_broken.py", "--continue-on-collection-errors"), "test_broken.py: ModuleNotFoundError: "),
-        (("-k", "gemm", "--recipe", "bf16", "--execution", "native"), "only the BF16 control was checked and no recipe: "),
+        (
+            ("-k", "gemm", "--recipe", "bf16", "--execution", "native"),
+            "only the BF16 control was checked and no recipe: ",
+        ),
     ],
     ids=["required", "not collected", "control alone"],
 )

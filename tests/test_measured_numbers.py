@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging import measured_numbers, run_numbers
-from fp8parity.judging.measured_numbers import DIGITS, REWRITTEN, MeasuredNumbers, Number, NumberKey, Source, load, updated, write
+from fp8parity.judging.measured_numbers import (
+    DIGITS,
+    REWRITTEN,
+    MeasuredNumbers,
+    Number,
+    NumberKey,
+    Source,
+    load,
+    updated,
+    write,
+)
 from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
 from fp8parity.records import sets
@@ -29,7 +39,9 @@ KEY = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Executio
 @pytest.fixture
 def record(trajectory):
     def make(value: float, metric="fprop sqnr", where="gaussian", capability=(9, 0), **changes) -> Measurements:
-        made = trajectory().provenance.model_copy(update={"device": "NVIDIA H200", "capability": capability and list(capability)})
+        made = trajectory().provenance.model_copy(
+            update={"device": "NVIDIA H200", "capability": capability and list(capability)}
+        )
         values = [Measurement(metric=metric, where=where, value=value)]
         base = Measurements(cell=CELL, check="gemm", values=values, provenance=made, session="s")
         return base.model_copy(update=changes)
@@ -69,7 +81,9 @@ class TestWriting:
         assert len(bounds(record(28.5), write=False)) == 1
         assert not (tmp_path / "numerics").exists()
 
-    @pytest.mark.parametrize(("ci", "dirty", "says"), [("true", False, "CI never records goldens"), ("", True, "uncommitted changes")])
+    @pytest.mark.parametrize(
+        ("ci", "dirty", "says"), [("true", False, "CI never records goldens"), ("", True, "uncommitted changes")]
+    )
     def test_numbers_that_are_no_reference_are_refused(self, record, tmp_path, capsys, monkeypatch, ci, dirty, says):
         monkeypatch.setenv("CI", ci)
         (tmp_path / "policy.toml").write_text(TOML)
@@ -87,7 +101,9 @@ class TestWriting:
         assert bounds(record(value)) == UNCHANGED
         assert (tmp_path / "numerics" / "shared.csv").read_bytes() == before
 
-    @pytest.mark.parametrize(("value", "change"), [(28.29, "28.5 -> 28.29 (-0.21, band 0.6)"), (28.71, "28.5 -> 28.71 (+0.21, band 0.6)")])
+    @pytest.mark.parametrize(
+        ("value", "change"), [(28.29, "28.5 -> 28.29 (-0.21, band 0.6)"), (28.71, "28.5 -> 28.71 (+0.21, band 0.6)")]
+    )
     def test_a_change_beyond_a_third_of_the_band_is_signed_and_written(self, bounds, record, tmp_path, value, change):
         bounds(record(28.5))
         assert bounds(record(value)) == [f"shared: gemm: fprop sqnr @ gaussian of te-current on tiny, native: {change}"]
@@ -151,7 +167,12 @@ class TestFiles:
             ("shared", ",a1\n", "\n", "shared.csv:2: expected 8 fields"),
             ("shared", ",a1\n", ",a1,b\n", "shared.csv:2: expected 8 fields"),
             ("shared", ",a1\n", ",zz\n", "shared.csv:2: source 'zz' is not in sources.csv"),
-            ("shared", "a1\n", "a1\ngemm,fprop sqnr,gaussian,tiny,te-current,native,28,a1\n", "shared.csv:3: gemm: fprop sqnr @ gaussian"),
+            (
+                "shared",
+                "a1\n",
+                "a1\ngemm,fprop sqnr,gaussian,tiny,te-current,native,28,a1\n",
+                "shared.csv:3: gemm: fprop sqnr @ gaussian",
+            ),
             ("sources", "sha256", "sha", "sources.csv:1: expected the columns source, records"),
         ],
     )
@@ -194,7 +215,9 @@ class TestCommitted:
     @pytest.mark.parametrize("name", SETS)
     def test_the_record_set_gives_every_number_that_names_it(self, name):
         mine = {s.source for s in STORED.sources if s.records == name}
-        expected = {(table, key): n for table, found in STORED.tables.items() for key, n in found.items() if n.source in mine}
+        expected = {
+            (table, key): n for table, found in STORED.tables.items() for key, n in found.items() if n.source in mine
+        }
         assert expected
         assert {(table, key): again(name).tables[table][key] for table, key in expected} == expected
 

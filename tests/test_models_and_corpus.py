@@ -39,7 +39,11 @@ def test_preset_sizes(config):
     assert abs(config.parameters / wanted - 1) < 0.08
     with torch.device("meta"):
         assert sum(p.numel() for p in models.Transformer(config).parameters()) == config.parameters
-    assert config.dim % (64 if config.name == "micro" else 128) == config.hidden % (64 if config.name == "micro" else 128) == 0
+    assert (
+        config.dim % (64 if config.name == "micro" else 128)
+        == config.hidden % (64 if config.name == "micro" else 128)
+        == 0
+    )
     assert (config.kv_heads * config.head_dim) % 32 == 0
     assert config.name in SCHEDULES
 

@@ -30,7 +30,11 @@ class Replay:
     """A graph's stand-in: eager steps, from the fourth on through ``change(first captured batches, batches, step)``."""
 
     def __init__(
-        self, change: Change | None, converted: ConvertedModel, optimizer: steps.MasterWeightOptimizer, schedule: Schedule
+        self,
+        change: Change | None,
+        converted: ConvertedModel,
+        optimizer: steps.MasterWeightOptimizer,
+        schedule: Schedule,
     ) -> None:
         self.take, self.change = REAL(converted, optimizer, schedule, Mode.EAGER), change
         self.captured: Call | None = None
@@ -56,7 +60,7 @@ def uncompiled(model) -> None:
 
 
 def fallen_back(model) -> None:
-    """Compilation that loses the quantisers."""
+    """Compilation that loses the quantizers."""
     for module in model.modules():
         if isinstance(module, EmulatedLinear):
             module.spec = LinearSpec()
@@ -108,7 +112,11 @@ def test_sound_steps_are_green(judged):
     [
         (uncompiled, CELL, {"compiled graphs"}),
         (fallen_back, CELL, {"compiled graphs", "compiled sqnr loss"}),
-        (rounded_elsewhere, cell("bf16", "native", "nano"), {"compiled graphs", "compiled difference", "compiled sqnr loss"}),
+        (
+            rounded_elsewhere,
+            cell("bf16", "native", "nano"),
+            {"compiled graphs", "compiled difference", "compiled sqnr loss"},
+        ),
     ],
 )
 def test_what_compilation_breaks_is_found(judged, compile_blocks, of, red):

@@ -110,12 +110,17 @@ for change in mutants.mutants("m", (Path.cwd() / mutants.PACKAGE / "m.py").read_
 def test_mutants_are_killed_or_survive(tmp_path):
     """A test that looks at one of two decisions kills one mutant. The module stands as before at the end."""
     module, test = tmp_path / mutants.PACKAGE / "m.py", tmp_path / "tests" / "test_m.py"
-    for path, text in ((module, "A = 1 < 1\nB = 2 == 2\n"), (test, "import m\n\ndef test_a():\n    assert m.A is False\n")):
+    for path, text in (
+        (module, "A = 1 < 1\nB = 2 == 2\n"),
+        (test, "import m\n\ndef test_a():\n    assert m.A is False\n"),
+    ):
         path.parent.mkdir(parents=True)
         path.write_text(text)
     (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {mutants.PACKAGE}\n")
     command = [sys.executable, "-c", TRIAL]
-    done = subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "benchmarks")}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "benchmarks")}, capture_output=True, text=True, check=True
+    )
     first, *rest = done.stdout.splitlines()
     assert first == "0"  # without a mutant
     assert rest[:2] == ["1 < 1 -> 1 <= 1 killed", "2 == 2 -> 2 != 2 survived"]

@@ -98,7 +98,9 @@ def test_prefix_and_bare_name_are_one_option(show):
 
 def test_bare_names_of_another_plugin_stay_its_own(project):
     """The other conftest.py comes later, and only the entry point sees both."""
-    (project / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model", default="theirs")\n')
+    (project / "conftest.py").write_text(
+        'def pytest_addoption(parser):\n    parser.addoption("--model", default="theirs")\n'
+    )
     (project / "test_show.py").write_text(SHOW + '    print("THEIRS", pytestconfig.getoption("--model"))\n')
     (project / "pytest.ini").write_text("[pytest]\n")
     ours = ("-p", "fp8parity.gate.entry", "-p", "fp8parity.gate.plugin")
@@ -110,7 +112,9 @@ def test_bare_names_of_another_plugin_stay_its_own(project):
 def test_every_cell_that_a_suite_asks_for_is_a_parameter():
     """Otherwise its tests would have no cells, or a parameter no tests."""
     files = (Path(__file__).parents[1] / "suites").glob("*/test_*.py")
-    tests = [node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
+    tests = [
+        node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)
+    ]
     asked = {a.arg for node in tests for a in node.args.args if node.name.startswith("test_") and a.arg != "parity"}
     assert asked == set(selection.PARAMETERS)
 

@@ -33,7 +33,9 @@ def test_own_rows_follow_the_shipped_ones(folder):
     assert mine.loss_row(cell("mine")).margin == 0.02
     assert mine.loss_row(cell("tiny")) == shipped.loss_row(cell("tiny"))
     assert (mine.rule, mine.band) == (shipped.rule, shipped.band)
-    assert mine.known is not None and shipped.known is not None and str(mine.known.entries) == str(shipped.known.entries)
+    assert (
+        mine.known is not None and shipped.known is not None and str(mine.known.entries) == str(shipped.known.entries)
+    )
     assert mine.claims == shipped.claims
 
 

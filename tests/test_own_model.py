@@ -102,7 +102,9 @@ class Copies:
     def __getattr__(self, name: str) -> object:
         return getattr(self.real, name)
 
-    def convert(self, model: nn.Module, recipe: recipes.Recipe, execution: Execution, seed: int) -> recipes.ConvertedModel:
+    def convert(
+        self, model: nn.Module, recipe: recipes.Recipe, execution: Execution, seed: int
+    ) -> recipes.ConvertedModel:
         for name in placed(model, recipe):
             linear = model.get_submodule(name)
             linear.weight = nn.Parameter(linear.get_parameter("weight").detach().clone())
@@ -115,7 +117,10 @@ def copying(monkeypatch):
 
 
 def test_a_tied_linear_is_refused_where_the_module_holds_a_copy(copying, eager):
-    with pytest.raises(ValueError, match="te-current: embedding.weight and unembed.weight are tied, and the converted modules hold copies"):
+    with pytest.raises(
+        ValueError,
+        match="te-current: embedding.weight and unembed.weight are tied, and the converted modules hold copies",
+    ):
         trained(small(), "te-current")
     assert [m.fqn for m in trained(small(keep=("unembed",)), "te-current").inventory] == ["inner"]
 
@@ -146,7 +151,7 @@ class WithLoRA(Pair):
 
 @pytest.mark.parametrize("recipe", ["bf16", "te-current", "ao-tensorwise"])
 def test_frozen_layers_are_converted_and_stay_as_they_are(recipe, eager, monkeypatch):
-    """Weight decay and the optimiser leave them alone, and the gradient passes through them in FP8."""
+    """Weight decay and the optimizer leave them alone, and the gradient passes through them in FP8."""
     model = small(factory=lambda seed: WithLoRA(), keep=("low_",))
     assert model.parameters and model.rows_of(model.schedule, CPU)  # checked before, so that one more module is made
     kept: list[nn.Module] = []

@@ -48,7 +48,17 @@ def test_record_the_golden_then_judge(tmp_path):
     assert "no rule limits the first gradient norm of bf16 on my-gpt2" in done.stdout
     assert "first gradient of te-current" not in done.stdout
     assert run("fp8parity", "judge", ".parity", cwd=project).returncode == 0
-    done = run("pytest", "suites", "--model-factory", "my_models:gpt2", "--recipe", "te-current", "--collect-only", "-q", cwd=project)
+    done = run(
+        "pytest",
+        "suites",
+        "--model-factory",
+        "my_models:gpt2",
+        "--recipe",
+        "te-current",
+        "--collect-only",
+        "-q",
+        cwd=project,
+    )
     assert "te-current-my-gpt2-native" in done.stdout and "te-current-my-gpt2-fused" not in done.stdout
     assert "micro" not in done.stdout and "[te-current-tiny" not in done.stdout
 
@@ -90,6 +100,8 @@ def test_a_wrong_factory_is_wrong_usage(text, sentence, tmp_path):
 
 def test_a_hook_takes_an_own_model_too(tmp_path):
     project = make(tmp_path)
-    (project / "conftest.py").write_text("import my_models\n\n\ndef pytest_fp8parity_models():\n    return [my_models.gpt2()]\n")
+    (project / "conftest.py").write_text(
+        "import my_models\n\n\ndef pytest_fp8parity_models():\n    return [my_models.gpt2()]\n"
+    )
     done = run("pytest", "suites/convergence", "--model", "my-gpt2", "--collect-only", "-q", cwd=project)
     assert "test_loss_parity[te-current-my-gpt2-emulated]" in done.stdout, done.stdout

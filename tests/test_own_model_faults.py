@@ -80,4 +80,6 @@ def test_a_golden_that_has_learnt_too_little_decides_nothing(tmp_path, eager):
     control, run = trained(model), trained(model, "te-current")
     found = loss.judge([run], [control], from_runs([control], []), policy.load(tmp_path, DAY), MeasuredNumbers())
     assert found.status == "inconclusive"
-    assert re.search(r"BF16 has hardly learnt: its loss fell from 4\.\d+ to \d\.\d+; below 25% of that way", found.headline), found.headline
+    assert re.search(
+        r"BF16 has hardly learnt: its loss fell from 4\.\d+ to \d\.\d+; below 25% of that way", found.headline
+    ), found.headline

@@ -47,21 +47,42 @@ def floats(seed, step):
 
 
 WRONG = {
-    "the loss is None": (small(loss=lambda *a: None), "pair: its loss returned NoneType; return the mean loss as a scalar tensor"),
+    "the loss is None": (
+        small(loss=lambda *a: None),
+        "pair: its loss returned NoneType; return the mean loss as a scalar tensor",
+    ),
     "a loss for each row": (small(loss=lambda *a: loss(*a) * torch.ones(8)), "its loss returned a tensor of shape [8]"),
-    "the loss is BF16": (small(loss=lambda *a: loss(*a).bfloat16()), "its loss is torch.bfloat16, whose steps hide gaps"),
+    "the loss is BF16": (
+        small(loss=lambda *a: loss(*a).bfloat16()),
+        "its loss is torch.bfloat16, whose steps hide gaps",
+    ),
     "the loss is detached": (small(loss=lambda *a: loss(*a).detach()), "its loss has no gradient"),
-    "the loss is negative": (small(loss=lambda *a: loss(*a) - 9), "gaps are relative, so it must be positive and finite"),
+    "the loss is negative": (
+        small(loss=lambda *a: loss(*a) - 9),
+        "gaps are relative, so it must be positive and finite",
+    ),
     "the loss is NaN": (small(loss=lambda *a: loss(*a) * torch.nan), "its first loss is nan"),
     "dropout": (small(loss=loss, factory=lambda seed: Dropped()), "on the same weights and batch; switch dropout off"),
     "inputs in FP32": (
         small(loss=lambda m, x, y: m.inner(x).float().sum() ** 2, batches=floats),
         "weights are BF16, so floating-point inputs must be BF16",
     ),
-    "no tuple": (small(batches=lambda *at: {"ids": ids(*at)[0]}), "batches(0, 0) returned dict; return a tuple of tensors"),
-    "a counter": (small(batches=lambda *at: (torch.tensor(next(COUNT)),)), "batches(0, 0) returned another batch the second time"),
-    "one batch for all": (small(batches=lambda *at: (torch.arange(8),)), "batches(0, 1) is the same batch as batches(0, 0)"),
-    "one batch a step": (small(batches=lambda seed, step: (torch.tensor(step),)), "batches(1, 0) is the same batch as batches(0, 0)"),
+    "no tuple": (
+        small(batches=lambda *at: {"ids": ids(*at)[0]}),
+        "batches(0, 0) returned dict; return a tuple of tensors",
+    ),
+    "a counter": (
+        small(batches=lambda *at: (torch.tensor(next(COUNT)),)),
+        "batches(0, 0) returned another batch the second time",
+    ),
+    "one batch for all": (
+        small(batches=lambda *at: (torch.arange(8),)),
+        "batches(0, 1) is the same batch as batches(0, 0)",
+    ),
+    "one batch a step": (
+        small(batches=lambda seed, step: (torch.tensor(step),)),
+        "batches(1, 0) is the same batch as batches(0, 0)",
+    ),
     "validation is training": (
         small(batches=lambda seed, step: (torch.tensor([seed % HELD_OUT, step]),)),
         "held out, is the same batch as batches(0, 0)",
@@ -78,7 +99,9 @@ def trajectory(session, tmp_path):
     def make(model: OwnModel, recipe: str = "bf16", corpus: str = ""):
         session.presets = {model.name: model}
         execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
-        return session.trajectory(Cell(model=model.name, recipe=recipe, execution=execution, corpus=corpus or model.corpus), 0)
+        return session.trajectory(
+            Cell(model=model.name, recipe=recipe, execution=execution, corpus=corpus or model.corpus), 0
+        )
 
     yield make
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"], "something was half-written"
@@ -129,9 +152,18 @@ class WithoutLinears(nn.Module):
 
 
 UNFIT = {
-    "dimensions": (small(factory=odd), "inner.out_features = 40 is not divisible by 16; filter the module out or change the model"),
-    "rows": (small(batches=short), "inner sees 24 rows a microbatch, and they are not divisible by 16; change the batch"),
-    "not called": (small(factory=lambda seed: Attends()), "attention.out_proj is not called as a module (nn.MultiheadAttention reads"),
+    "dimensions": (
+        small(factory=odd),
+        "inner.out_features = 40 is not divisible by 16; filter the module out or change the model",
+    ),
+    "rows": (
+        small(batches=short),
+        "inner sees 24 rows a microbatch, and they are not divisible by 16; change the batch",
+    ),
+    "not called": (
+        small(factory=lambda seed: Attends()),
+        "attention.out_proj is not called as a module (nn.MultiheadAttention reads",
+    ),
     "nothing to convert": (small(factory=lambda seed: WithoutLinears()), "converted no module"),
 }
 
@@ -151,7 +183,9 @@ def test_what_is_kept_in_bf16_is_no_obstacle(eager):
 
 
 def test_another_corpus_is_refused(trajectory):
-    with pytest.raises(ValueError, match=r"pair brings its own batches \(chain\) and cannot train on topics; leave out --corpus"):
+    with pytest.raises(
+        ValueError, match=r"pair brings its own batches \(chain\) and cannot train on topics; leave out --corpus"
+    ):
         trajectory(small(), corpus="topics")
 
 
@@ -172,7 +206,9 @@ def test_modes(session, tmp_path):
     cell = Cell(model=model.name, recipe="bf16", execution=Execution.NATIVE, corpus=model.corpus)
     assert session.trajectory(cell, 0).mode == Mode.EAGER
     session.settings = Settings(records=tmp_path / "other", mode=Mode.COMPILED)
-    with pytest.raises(ValueError, match=r"mode compiled compiles the blocks of a model; name the module that holds them"):
+    with pytest.raises(
+        ValueError, match=r"mode compiled compiles the blocks of a model; name the module that holds them"
+    ):
         session.trajectory(cell.model_copy(update={"model": "bare"}), 0)
     session.settings = Settings(records=tmp_path / "other", mode=Mode.GRAPHED)
     with pytest.raises(ValueError, match="mode graphed captures CUDA graphs and needs a GPU"):

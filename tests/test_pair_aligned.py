@@ -24,7 +24,11 @@ def test_the_points_are_those_that_both_have_and_whose_losses_are_finite():
     assert pair.gap.tolist() == [1, 0, 1]
     assert [pair.place(i) for i in range(3)] == ["step 1", "step 2", "step 5"]
     turned = align(run(second), run(first, "fp8"))
-    assert (turned.at.tolist(), turned.reference.tolist(), turned.candidate.tolist()) == ([1, 2, 5], [4, 3, 10], [2, 3, 5])
+    assert (turned.at.tolist(), turned.reference.tolist(), turned.candidate.tolist()) == (
+        [1, 2, 5],
+        [4, 3, 10],
+        [2, 3, 5],
+    )
 
 
 def test_a_loss_may_be_small():
@@ -113,16 +117,23 @@ def test_the_first_point_of_another_schedule_or_batch_is_named():
     equal: dict[str, Any] = {"learning_rate": [1000.0] * 100, "batch": [1000.0] * 100}
     pair = align(run(noisy(100), **equal), run(noisy(100), "fp8", learning_rate=rates, batch=batch))
     text = "learning rates differ from step 99 on (1000 and 998.5); tokens or samples a step differ from step 98 on (1000 and 1002)"
-    assert paired(pair) == Finding("pair", f"{text}; correlation of the detrended losses 1.000", "inconclusive", True, NO_PAIR)
+    assert paired(pair) == Finding(
+        "pair", f"{text}; correlation of the detrended losses 1.000", "inconclusive", True, NO_PAIR
+    )
 
 
 @pytest.mark.parametrize(
     ("odd", "even", "says"),
-    [(math.nan, 2.0, "not logged at the same points"), (1.0, 2.0, "equal at the 50 of 100 points at which both runs logged them")],
+    [
+        (math.nan, 2.0, "not logged at the same points"),
+        (1.0, 2.0, "equal at the 50 of 100 points at which both runs logged them"),
+    ],
 )
 def test_values_at_other_points_are_not_called_equal(odd, even, says):
     """BF16 logs odd steps. FP8 logs even ones, with another rate, or all."""
-    pair = align(run(noisy(100), learning_rate=[1.0, math.nan] * 50), run(noisy(100), "fp8", learning_rate=[odd, even] * 50))
+    pair = align(
+        run(noisy(100), learning_rate=[1.0, math.nan] * 50), run(noisy(100), "fp8", learning_rate=[odd, even] * 50)
+    )
     text = f"learning rates {says}; tokens or samples a step not logged; correlation of the detrended losses 1.000"
     assert paired(pair) == Finding("pair", text, "pass")
 
@@ -156,7 +167,10 @@ def test_twenty_changes_are_enough_to_see_a_pair():
 def test_the_correlation_shows_whether_the_batches_are_the_same(share, text, status):
     """``share`` of what FP8's losses have from batch to batch comes from other batches."""
     mixed = (1 - share) * np.asarray(noisy()) + share * np.asarray(noisy(seed=1))
-    found, text = paired(both(noisy(), mixed.tolist())), text.format(said="correlation of the detrended losses", unlogged=UNLOGGED)
+    found, text = (
+        paired(both(noisy(), mixed.tolist())),
+        text.format(said="correlation of the detrended losses", unlogged=UNLOGGED),
+    )
     assert found == (Finding("pair", text, "pass") if status else Finding("pair", text, "inconclusive", True, NO_PAIR))
 
 
@@ -172,11 +186,14 @@ def test_the_correlation_is_that_of_second_differences_in_the_second_half():
 
 
 @pytest.mark.parametrize(
-    ("bf16", "fp8", "hidden"), [(None, None, False), (4, 4, False), (None, 4, False), (3, None, True), (None, 3, True), (3, 3, True)]
+    ("bf16", "fp8", "hidden"),
+    [(None, None, False), (4, 4, False), (None, 4, False), (3, None, True), (None, 3, True), (3, 3, True)],
 )
 def test_equal_losses_are_red_unless_the_digits_may_hide_a_difference(bf16, fp8, hidden):
-    text = "the losses equal BF16's to the bit: nothing was quantised, or one run was named twice"
+    text = "the losses equal BF16's to the bit: nothing was quantized, or one run was named twice"
     pair = align(run(noisy(), decimals=bf16), run(noisy(), "fp8", decimals=fp8))
-    undecided = Finding("pair", f"{text}; or the digits hide the difference", "inconclusive", True, "all logged losses are equal")
+    undecided = Finding(
+        "pair", f"{text}; or the digits hide the difference", "inconclusive", True, "all logged losses are equal"
+    )
     assert identical(pair) == (undecided if hidden else Finding("pair", text, "fail", True, text))
     assert identical(both(noisy(), [*noisy()[:-1], 2.0])) is None

@@ -29,7 +29,9 @@ def folder(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("fp8", "code", "said"), [("gap.log", 1, "Refuse: fail"), ("other", 2, "Cannot say: inconclusive")])
+@pytest.mark.parametrize(
+    ("fp8", "code", "said"), [("gap.log", 1, "Refuse: fail"), ("other", 2, "Cannot say: inconclusive")]
+)
 def test_exit_status(fp8, code, said, folder, capsys):
     megatron(folder / "bf16", curve())
     assert main(["verdict", "bf16.log" if fp8.endswith(".log") else "bf16", fp8]) == code
@@ -99,7 +101,25 @@ def test_the_table_of_a_pull_request(folder, capsys):
 
 def test_its_command_gives_the_same_table_again(folder, capsys):
     automodel(folder / "again", curve(chaos=2))
-    assert main(["verdict", "bf16", "fp8", "--margin", "0.3%", "--spread", "0.03%", "--until", "390", "--repeat", "again", "--table"]) == 0
+    assert (
+        main(
+            [
+                "verdict",
+                "bf16",
+                "fp8",
+                "--margin",
+                "0.3%",
+                "--spread",
+                "0.03%",
+                "--until",
+                "390",
+                "--repeat",
+                "again",
+                "--table",
+            ]
+        )
+        == 0
+    )
     table = capsys.readouterr().out
     command = re.search(r"`(fp8parity .*)`", table)
     assert command is not None
@@ -114,7 +134,10 @@ def test_its_command_names_a_recipe_that_is_not_the_default(folder, capsys):
 
 
 def test_reports(folder, capsys):
-    assert main(["verdict", "bf16", "gap.log", *(w for end in ("md", "html", "json") for w in ("--report", f"out.{end}"))]) == 1
+    assert (
+        main(["verdict", "bf16", "gap.log", *(w for end in ("md", "html", "json") for w in ("--report", f"out.{end}"))])
+        == 1
+    )
     verdict = json.loads(Path("out.json").read_text())
     assert (verdict["status"], len(verdict["curve"])) == ("fail", 400)
     text = Path("out.md").read_text()
@@ -165,5 +188,7 @@ def test_without_tensorboard_the_message_says_what_to_install(folder, capsys, mo
 def test_it_needs_no_torch(folder):
     code = f"import sys; from fp8parity.cli import main; c = main(['verdict', {str(HF / 'fp32')!r}, {str(HF / 'bf16')!r}]); "
     code += "assert 'torch' not in sys.modules; sys.exit(c)"
-    done = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "fixtures")}, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "fixtures")}, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr

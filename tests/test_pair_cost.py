@@ -47,7 +47,10 @@ def test_a_higher_loss_is_reached_later():
     share = "3.2% [+1.6%, +4.8%] of the run"
     assert later(0.02, 0.01) == f"FP8 reaches BF16's loss 13 steps later: {share}"
     batch = [1.0, 3e9] + [1000.0] * 398
-    assert later(0.02, 0.01, batch=batch, batch_unit="tokens") == f"FP8 reaches BF16's loss 13 steps later, 1.28e+04 tokens: {share}"
+    assert (
+        later(0.02, 0.01, batch=batch, batch_unit="tokens")
+        == f"FP8 reaches BF16's loss 13 steps later, 1.28e+04 tokens: {share}"
+    )
     assert later(0.02, 0.01, batch=batch, axis="tokens") == f"FP8 reaches BF16's loss 13 tokens later: {share}"
 
 
@@ -116,7 +119,9 @@ def test_the_first_tenth_has_five_points_or_more():
     text = "FP8 / BF16: 1.000 in the first tenth, 3.000 in the tail, 99% of them below 3.000"
     assert gradient_norms([norms([2.0, 2.0, 1.0, 1.0, 1.0, 3.0, 3.0, 3.0] + [3.0] * 32)], Asked()).text == text
     six = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, *[3.0] * 54]
-    assert gradient_norms([norms(six)], Asked()).text.startswith("FP8 / BF16: 1.500 in the first tenth, 3.000 in the tail")
+    assert gradient_norms([norms(six)], Asked()).text.startswith(
+        "FP8 / BF16: 1.500 in the first tenth, 3.000 in the tail"
+    )
 
 
 def test_the_norms_of_all_pairs_that_logged_them_count():

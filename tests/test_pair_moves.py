@@ -22,7 +22,10 @@ HALF = float(stats.t.ppf(0.95, 24)) * 0.0006
 def with_gap(gap: Sequence[float] | np.ndarray, rates: Sequence[float] = (), **changes: Any) -> Aligned:
     """A pair with this gap at each point. BF16's loss is always 2."""
     fp8 = (2.0 * (1 + np.asarray(gap, dtype=float))).tolist()
-    return align(run([2.0] * len(fp8), learning_rate=list(rates), **changes), run(fp8, "fp8", learning_rate=list(rates), **changes))
+    return align(
+        run([2.0] * len(fp8), learning_rate=list(rates), **changes),
+        run(fp8, "fp8", learning_rate=list(rates), **changes),
+    )
 
 
 def stairs(*parts: tuple[int, float]) -> np.ndarray:
@@ -45,7 +48,7 @@ def moved(by: float, per: float, between: str = "from the third to the last quar
         (0.02, 0.01, "shrinking", "pass"),
         (0.01, 0.0, "shrinking", "pass"),
         (-0.01, 0.0, "shrinking", "pass"),
-        (0.002, -0.008, "growing in favour of FP8", "pass"),
+        (0.002, -0.008, "growing in favor of FP8", "pass"),
         (0.01, 0.01, "constant within noise", "pass"),
         (0.0, 0.001, "constant within noise", "pass"),
         (0.0, -0.001, "constant within noise", "pass"),
@@ -53,7 +56,9 @@ def moved(by: float, per: float, between: str = "from the third to the last quar
 )
 def test_the_last_quarter_beside_the_third(before, after, words, status):
     """The middles of two quarters of 100 points lie 100 steps apart. The first half of the run counts for nothing."""
-    [found] = [f for f in shape([with_gap(stairs((200, 0.5), (100, before), (100, after)))], Asked()) if "jumps" not in f.text]
+    [found] = [
+        f for f in shape([with_gap(stairs((200, 0.5), (100, before), (100, after)))], Asked()) if "jumps" not in f.text
+    ]
     text = f"{words}: {moved(after - before, 10)}"
     assert found == Finding("shape", text, status, False, "the gap is growing" if status == "fail" else "")
 
@@ -109,13 +114,21 @@ def test_the_decay_is_that_of_bf16():
     """Whatever FP8's rates are: other, zero, or not finite."""
     bf16 = [1.0] * 50 + [0.5] * 50
     for fp8 in ([1.0] * 60 + [0.5] * 40, [0.0] * 100, [math.inf] + [1.0] * 99):
-        assert decay_start(align(run([2.0] * 100, learning_rate=bf16), run([2.0] * 100, "fp8", learning_rate=fp8))) == 50
-        assert decay_start(align(run([2.0] * 100, learning_rate=fp8), run([2.0] * 100, "fp8", learning_rate=bf16))) != 50
+        assert (
+            decay_start(align(run([2.0] * 100, learning_rate=bf16), run([2.0] * 100, "fp8", learning_rate=fp8))) == 50
+        )
+        assert (
+            decay_start(align(run([2.0] * 100, learning_rate=fp8), run([2.0] * 100, "fp8", learning_rate=bf16))) != 50
+        )
 
 
 @pytest.mark.parametrize(
     ("height", "words", "status"),
-    [(0.01, "opening in the decay", "fail"), (-0.01, "growing in favour of FP8", "pass"), (0.0, "constant within noise", "pass")],
+    [
+        (0.01, "opening in the decay", "fail"),
+        (-0.01, "growing in favor of FP8", "pass"),
+        (0.0, "constant within noise", "pass"),
+    ],
 )
 def test_the_decay_beside_as_many_points_before_it(height, words, status):
     """It begins at point 320 of 400, and its middle lies 80 steps from that of the points before it."""
@@ -187,7 +200,10 @@ def spike(size: str, first: int, last: int) -> list[str]:
         (((150, 0.0), (10, 2**-7), (140, 2**-8)), spike("+0.781%", 151, 160)),
         (((150, 0.0), (50, 0.01), (100, 0.0)), spike("+1.000%", 151, 200)),
         (((150, 0.01), (50, 0.0), (100, 0.01)), spike("-1.000%", 151, 200)),
-        (((100, 0.0), (50, 0.01), (50, 0.03), (100, 0.0)), ["jumps by +1.000% at step 101", *spike("+2.000%", 151, 200)]),
+        (
+            ((100, 0.0), (50, 0.01), (50, 0.03), (100, 0.0)),
+            ["jumps by +1.000% at step 101", *spike("+2.000%", 151, 200)],
+        ),
         (((70, 0.0), (20, 0.01), (210, 0.0)), spike("+1.000%", 71, 90)),
         (((60, 0.0), (20, 0.01), (220, 0.0)), []),
         (((50, 0.0), (20, 0.01), (230, 0.0)), []),
@@ -199,7 +215,9 @@ def test_a_spike_is_told_with_its_own_direction(parts, expected):
     assert at(*parts) == expected
 
 
-@pytest.mark.parametrize(("place", "told"), [(60, []), (70, ["jumps by +4.833% at step 71"]), (80, ["jumps by +4.833% at step 81"])])
+@pytest.mark.parametrize(
+    ("place", "told"), [(60, []), (70, ["jumps by +4.833% at step 71"]), (80, ["jumps by +4.833% at step 81"])]
+)
 def test_noise_of_the_first_fifth_hides_no_jump_after_it(place, told):
     """Its windows differ by 0.5%, up and down in turn. Later ones do not differ before the jump."""
     early = [(10, 0.005 * (i % 2)) for i in range(7)]
@@ -207,7 +225,7 @@ def test_noise_of_the_first_fifth_hides_no_jump_after_it(place, told):
 
 
 def test_a_rise_that_goes_down_slowly_comes_back_in_its_own_window():
-    """Neighbouring windows differ by +0.1%, nothing and -0.1%, in turn, so 0.9% is large. The gap rises by more, and falls in two parts."""
+    """Neighboring windows differ by +0.1%, nothing and -0.1%, in turn, so 0.9% is large. The gap rises by more, and falls in two parts."""
     heights = np.resize([0.0, 0.001, 0.001], 30)
     heights[15:17] = 0.0117, 0.005
     [found] = at(*((10, float(height)) for height in heights))
@@ -225,7 +243,7 @@ def test_a_spike_above_the_margin_stands_beside_a_green_verdict(size, told):
 
 
 def test_a_trend_does_not_hide_a_jump():
-    """Neighbouring windows differ by 0.01% and 0.03%, in turn, which are 0.02% and a deviation of 0.01%."""
+    """Neighboring windows differ by 0.01% and 0.03%, in turn, which are 0.02% and a deviation of 0.01%."""
     rise = np.cumsum(np.resize([1e-4, 3e-4], 30))
     [found] = at(*((10, float(height)) for height in rise + np.where(np.arange(30) < 15, 0.0, 0.0015)))
     assert found.endswith(" at step 151")
@@ -233,7 +251,10 @@ def test_a_trend_does_not_hide_a_jump():
 
 def test_the_jumps_of_all_pairs_are_told():
     first, second = with_gap(stairs((150, 0.0), (150, 0.01))), with_gap(stairs((200, 0.0), (100, -0.01)))
-    assert [f.text for f in jumps([first, second], Asked())] == ["jumps by +1.000% at step 151", "jumps by -1.000% at step 201"]
+    assert [f.text for f in jumps([first, second], Asked())] == [
+        "jumps by +1.000% at step 151",
+        "jumps by -1.000% at step 201",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -246,4 +267,6 @@ def test_a_spike_is_a_norm_of_more_than_twice_the_median_ratio_beside_the_jump(p
     norms[155], theirs[155], theirs[152], theirs[place] = 20.0, 30.0, math.nan, 3.0 * ratio
     bf16, fp8 = run([2.0] * 300, grad_norm=norms), run([2.0] * 150 + [2.02] * 150, "fp8", grad_norm=theirs)
     said = "with" if spiked else "without"
-    assert [f.text for f in jumps([align(bf16, fp8)], Asked())] == [f"jumps by +1.000% at step 151, {said} a spike of the gradient norm"]
+    assert [f.text for f in jumps([align(bf16, fp8)], Asked())] == [
+        f"jumps by +1.000% at step 151, {said} a spike of the gradient norm"
+    ]

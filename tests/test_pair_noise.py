@@ -20,7 +20,16 @@ HIDDEN = "a NaN may be hidden in the file"
 
 @pytest.mark.parametrize(
     ("points", "share", "expected"),
-    [(400, 0.2, 80), (102, 0.2, 20), (103, 0.2, 21), (60, 0.2, 20), (40, 0.2, 20), (38, 0.2, 19), (39, 0.2, 19), (30, 0.5, 15)],
+    [
+        (400, 0.2, 80),
+        (102, 0.2, 20),
+        (103, 0.2, 21),
+        (60, 0.2, 20),
+        (40, 0.2, 20),
+        (38, 0.2, 19),
+        (39, 0.2, 19),
+        (30, 0.5, 15),
+    ],
 )
 def test_the_tail_is_a_share_of_the_run_and_twenty_points_if_half_of_it_has_so_many(points, share, expected):
     assert tail_of(both(noisy(points)), Asked(tail=share)) == expected
@@ -34,7 +43,9 @@ def test_the_rounding_of_a_flat_loss_does_not_average_out():
     """Two decimals of a loss of 2 show 0.5%: this is enough for a margin of 1%, and for no narrower one."""
     pair, text = both([2.0] * 400, decimals=2), "2 decimals; the smallest gap that the file can show is 0.5000%"
     assert grain([pair], Asked(margin=0.01)) == Finding("grain", text, "pass")
-    coarse = Finding("grain", f"{text}, too coarse for a margin of 0.99%", "inconclusive", False, "the losses have too few digits")
+    coarse = Finding(
+        "grain", f"{text}, too coarse for a margin of 0.99%", "inconclusive", False, "the losses have too few digits"
+    )
     assert grain([pair], Asked(margin=0.0099)) == coarse
 
 
@@ -42,9 +53,14 @@ def test_the_rounding_of_a_loss_that_varies_averages_out():
     """Rounding to whole numbers, and a tail of 81 points, that lie 1 or 2 apart: only what varies by more than the rounding averages it."""
     near, far = both([2.0, 3.0] * 202 + [2.0], decimals=0), both([2.0, 4.0] * 202 + [2.0], decimals=0)
     assert tail_of(near, Asked()) == 81
-    assert grain([near], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {81 / 202:.4%}"
+    assert (
+        grain([near], Asked(margin=0.9)).text
+        == f"0 decimals; the smallest gap that the file can show is {81 / 202:.4%}"
+    )
     averaged = 2 / math.sqrt(6 * 81) * 81 / 242
-    assert grain([far], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {averaged:.4%}"
+    assert (
+        grain([far], Asked(margin=0.9)).text == f"0 decimals; the smallest gap that the file can show is {averaged:.4%}"
+    )
     fine = grain([both([2.0, 4.0] * 202 + [2.0], decimals=1)], Asked(margin=0.9)).text
     assert fine == f"1 decimals; the smallest gap that the file can show is {averaged / 10:.4%}"
 
@@ -52,7 +68,11 @@ def test_the_rounding_of_a_loss_that_varies_averages_out():
 def test_the_grain_is_that_of_the_coarsest_file_in_its_tail():
     """The loss before the tail counts for nothing."""
     high = [90.0] * 320 + [2.0] * 80
-    fine, fp8, bf16 = both(high, decimals=4), align(run(high), run(high, "fp8", decimals=3)), align(run(high, decimals=3), run(high, "fp8"))
+    fine, fp8, bf16 = (
+        both(high, decimals=4),
+        align(run(high), run(high, "fp8", decimals=3)),
+        align(run(high, decimals=3), run(high, "fp8")),
+    )
     text = "3 decimals, 4 decimals, losses written in full; the smallest gap that the file can show is 0.0500%"
     for pairs in ([fine, fp8], [fp8, fine], [fine, bf16], [bf16, fine]):
         assert grain(pairs, Asked()) == Finding("grain", text, "pass")
@@ -62,7 +82,9 @@ def test_the_grain_is_that_of_the_coarsest_file_in_its_tail():
 def test_a_tail_needs_twenty_points(points, few):
     found = grain([both(noisy()), both(noisy(points))], Asked())
     if few:
-        assert found == Finding("grain", f"losses written in full{few}", "inconclusive", True, "the tail has too few points")
+        assert found == Finding(
+            "grain", f"losses written in full{few}", "inconclusive", True, "the tail has too few points"
+        )
     else:
         assert found == Finding("grain", "losses written in full", "pass")
 
@@ -106,17 +128,25 @@ def test_a_nan_is_red_for_fp8_and_undecided_for_bf16():
 
 def test_a_norm_that_overflows_in_both_runs_says_nothing_about_fp8():
     pair = align(run(noisy(), norm_not_finite=[3, 8]), run(noisy(), "fp8", norm_not_finite=[3, 6]))
-    first, second = "FP8's gradient norm is not finite at step 6 (1 in all)", "BF16's gradient norm is not finite at step 3 (2 in all)"
+    first, second = (
+        "FP8's gradient norm is not finite at step 6 (1 in all)",
+        "BF16's gradient norm is not finite at step 3 (2 in all)",
+    )
     fp8, bf16 = Finding("holes", first, "fail", True, first), Finding("holes", second, "inconclusive", True, second)
     assert holes([pair], Asked()) == [fp8, bf16]
 
 
 def test_a_filter_may_hide_a_nan_where_none_was_seen():
-    hiding, text = run(noisy(), "fp8", hides="it does"), "a NaN may be hidden: it does; if that filter was off, say --unfiltered"
+    hiding, text = (
+        run(noisy(), "fp8", hides="it does"),
+        "a NaN may be hidden: it does; if that filter was off, say --unfiltered",
+    )
     hidden = [Finding("holes", f"{name}: {text}", "inconclusive", False, HIDDEN) for name in ("FP8", "BF16")]
     assert holes([align(run(noisy()), hiding)], Asked()) == hidden[:1]
     assert holes([align(hiding, run(noisy()))], Asked()) == hidden[1:]
-    assert holes([align(hiding, hiding)], Asked(unfiltered=True)) == [Finding("holes", "none: every point is there and finite", "pass")]
+    assert holes([align(hiding, hiding)], Asked(unfiltered=True)) == [
+        Finding("holes", "none: every point is there and finite", "pass")
+    ]
     seen = run(noisy(), "fp8", hides="it does", not_finite=[5])
     assert [f.status for f in holes([align(run(noisy()), seen)], Asked())] == ["fail"]
 
@@ -165,7 +195,13 @@ def test_equal_runs_lie_apart_by_what_is_published_or_said_or_repeated():
     for spread, repeats, sd, df, source in (
         (0.001, (), 0.001, 24, "the value of --spread"),
         (None, (0.0006,), 0.0006, 25, f"1 repeat of BF16, pooled with {PUBLISHED.source}"),
-        (0.001, (0.0, 0.002), math.sqrt((4e-6 + 24e-6) / 26), 26, "2 repeats of BF16, pooled with the value of --spread"),
+        (
+            0.001,
+            (0.0, 0.002),
+            math.sqrt((4e-6 + 24e-6) / 26),
+            26,
+            "2 repeats of BF16, pooled with the value of --spread",
+        ),
         (None, (0.003,), 0.003, 1, "1 repeat of BF16"),
         (None, (0.003, -0.004), math.sqrt(12.5e-6), 2, "2 repeats of BF16"),
     ):

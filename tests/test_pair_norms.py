@@ -27,13 +27,18 @@ def normed(empty: Collection[int] = (), unlike: Collection[int] = (), seed: int 
 
 
 def test_an_empty_norm_is_a_nan_where_the_other_run_has_one():
-    where, text = "'s gradient norm is empty at step 300 (2 in all)", "has one, and the loss is there: it was not finite"
+    where, text = (
+        "'s gradient norm is empty at step 300 (2 in all)",
+        "has one, and the loss is there: it was not finite",
+    )
     pair = align(normed(), normed(EMPTY))
     sure = Finding("holes", f"FP8{where}, where BF16 {text}", "fail", True, f"FP8{where}: it was not finite")
     assert (emptied_norms(pair, "FP8", Asked()), emptied_norms(pair, "BF16", Asked())) == ([sure], [])
     assert holes([pair], Asked()) == [sure]
     pair = align(normed(EMPTY), normed())
-    undecided = Finding("holes", f"BF16{where}, where FP8 {text}", "inconclusive", True, f"BF16{where}: it was not finite")
+    undecided = Finding(
+        "holes", f"BF16{where}, where FP8 {text}", "inconclusive", True, f"BF16{where}: it was not finite"
+    )
     assert (emptied_norms(pair, "BF16", Asked()), emptied_norms(pair, "FP8", Asked())) == ([undecided], [])
     assert holes([pair], Asked()) == [undecided]
 

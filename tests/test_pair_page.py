@@ -48,7 +48,7 @@ def test_the_first_tenth_does_not_set_the_scale():
 
 
 @pytest.mark.parametrize(("gap", "kind"), [(0.0, "green"), (0.01, "red"), (0.0025, "unsure")])
-def test_the_sentence_comes_first_and_has_its_colour(gap, kind):
+def test_the_sentence_comes_first_and_has_its_color(gap, kind):
     found = verdict(gap)
     text = page(found)
     assert re.search(rf'<p class="lead {kind}">{pair.PairReport(found, "", "").sentence.split(",")[0]}', text)

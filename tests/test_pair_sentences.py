@@ -21,7 +21,7 @@ FLAT = ("equal loss", "cannot say: BF16's loss is flat in the tail")
 ALWAYS = [
     "that FP8 kernels ran at all (a silent fall-back to BF16 looks like parity)",
     "gradients, codes and scales",
-    "optimiser state",
+    "optimizer state",
     "that nothing else changed between the runs, such as versions or the parallel layout",
 ]
 NEVER_LOGGED = ["learning rates (not logged)", "tokens a step (not logged)", "gradient norms (not logged)"]
@@ -94,7 +94,12 @@ def test_several_pairs_are_told_as_seeds():
     other = noisy(seed=4)
     theirs = (np.asarray(other) * (1 + CLOSE)).tolist()
     v = judge([run(BF16), run(other, "b2")], [run(fp8(), "f1"), run(theirs, "f2", format="another")], Asked())
-    assert (v.status, v.headline, v.bf16, v.fp8) == ("pass", "parity with BF16, on 2 pairs", ["bf16", "b2"], ["f1", "f2"])
+    assert (v.status, v.headline, v.bf16, v.fp8) == (
+        "pass",
+        "parity with BF16, on 2 pairs",
+        ["bf16", "b2"],
+        ["f1", "f2"],
+    )
     assert v.formats == ["made up", "another"]
     assert v.unchecked == [*ALWAYS, *NEVER_LOGGED]
     text = dict(v.lines)["tail gap"]
@@ -106,7 +111,9 @@ def test_several_pairs_are_told_as_seeds():
 def test_a_metric_that_one_of_several_pairs_lacks_is_unchecked():
     logged: dict[str, Any] = {"learning_rate": [1.0] * 400, "batch": [8.0] * 400, "grad_norm": [1.0] * 400}
     other = [x + 1 for x in BF16]
-    v = judge([run(BF16, **logged), run(other)], [run(fp8(), "f1", **logged), run([x + 1 for x in fp8()], "f2")], Asked())
+    v = judge(
+        [run(BF16, **logged), run(other)], [run(fp8(), "f1", **logged), run([x + 1 for x in fp8()], "f2")], Asked()
+    )
     assert v.unchecked == [*ALWAYS, *NEVER_LOGGED]
 
 
@@ -160,7 +167,12 @@ def test_a_gap_needs_two_points_in_each_batch(steps, lines):
     ("changes", "gap", "status", "headline"),
     [
         ({"not_finite": [5]}, 0.0, "fail", "FP8's loss is not finite at step 5 (1 in all)"),
-        ({"not_finite": [5], "learning_rate": [2.0] * 400}, 0.0, "fail", "FP8's loss is not finite at step 5 (1 in all)"),
+        (
+            {"not_finite": [5], "learning_rate": [2.0] * 400},
+            0.0,
+            "fail",
+            "FP8's loss is not finite at step 5 (1 in all)",
+        ),
         ({"learning_rate": [2.0] * 400}, 0.02, "inconclusive", "these two runs are not shown to be a pair"),
         ({"learning_rate": [2.0] * 400}, -0.02, "inconclusive", "these two runs are not shown to be a pair"),
         ({"hides": "it does"}, 0.0, "inconclusive", "a NaN may be hidden in the file"),
@@ -176,13 +188,20 @@ def test_which_of_several_findings_decides(changes, gap, status, headline):
 
 def test_equal_losses_come_before_everything():
     v = judge([run(BF16)], [run(BF16, "fp8", not_finite=[5])], Asked())
-    assert v.headline == "the losses equal BF16's to the bit: nothing was quantised, or one run was named twice"
+    assert v.headline == "the losses equal BF16's to the bit: nothing was quantized, or one run was named twice"
     assert v.lines[0] == ("pair", v.headline) and v.code == 1
 
 
 def test_what_is_asked_for_unless_it_is_said():
     made = Asked()
-    assert (made.margin, made.tail, made.alpha, made.until, made.spread, made.speed_up) == (0.0025, 0.2, 0.05, None, None, None)
+    assert (made.margin, made.tail, made.alpha, made.until, made.spread, made.speed_up) == (
+        0.0025,
+        0.2,
+        0.05,
+        None,
+        None,
+        None,
+    )
     assert (made.unfiltered, made.recipe, made.repeats) == (False, "te-current", ())
     assert PUBLISHED.source == SOURCE
 
@@ -194,12 +213,28 @@ def test_what_is_asked_for_unless_it_is_said():
         ({"margin": 1e-9}, {"margin": 0.0}, "a margin of 0.00% makes no sense; 0.25% is usual"),
         ({"tail": 0.5}, {"tail": 0.51}, "the tail must be at most half of the run, not 51%"),
         ({"tail": 0.01}, {"tail": 0.0}, "the tail must be at most half of the run, not 0%"),
-        ({"spread": 1e-9}, {"spread": 0.0}, "equal runs on a GPU never end equal to the bit for long; give a spread above 0"),
-        ({"spread": 0.5}, {"spread": math.nan}, "equal runs on a GPU never end equal to the bit for long; give a spread above 0"),
+        (
+            {"spread": 1e-9},
+            {"spread": 0.0},
+            "equal runs on a GPU never end equal to the bit for long; give a spread above 0",
+        ),
+        (
+            {"spread": 0.5},
+            {"spread": math.nan},
+            "equal runs on a GPU never end equal to the bit for long; give a spread above 0",
+        ),
         ({"spread": 0.99}, {"spread": 1.0}, "a spread of 100% makes no sense; 0.06% is usual"),
         ({"speed_up": 0.01}, {"speed_up": 0.0}, "a speed-up of 0 makes no sense; 1.2 means that FP8 is 20% faster"),
-        ({"speed_up": 9.0}, {"speed_up": math.nan}, "a speed-up of nan makes no sense; 1.2 means that FP8 is 20% faster"),
-        ({"speed_up": 9.0}, {"speed_up": math.inf}, "a speed-up of inf makes no sense; 1.2 means that FP8 is 20% faster"),
+        (
+            {"speed_up": 9.0},
+            {"speed_up": math.nan},
+            "a speed-up of nan makes no sense; 1.2 means that FP8 is 20% faster",
+        ),
+        (
+            {"speed_up": 9.0},
+            {"speed_up": math.inf},
+            "a speed-up of inf makes no sense; 1.2 means that FP8 is 20% faster",
+        ),
     ],
 )
 def test_the_edges_of_what_makes_sense(inside, wrong, says):
@@ -214,17 +249,27 @@ A, B, C, D = run(BF16, "a"), run(OTHER, "b"), run(fp8(), "c"), run([x * 1.0001 f
 
 
 @pytest.mark.parametrize(
-    ("bf16", "quantised", "repeats", "says"),
+    ("bf16", "quantized", "repeats", "says"),
     [
         ([A, A], [C, D], [], "a and a hold the same losses: a run was named twice, and each seed is one run"),
-        ([A, B, run(OTHER, "copy")], [C, D, D], [], "b and copy hold the same losses: a run was named twice, and each seed is one run"),
+        (
+            [A, B, run(OTHER, "copy")],
+            [C, D, D],
+            [],
+            "b and copy hold the same losses: a run was named twice, and each seed is one run",
+        ),
         ([A, B], [C, C], [], "c and c hold the same losses: a run was named twice, and each seed is one run"),
         ([A], [C], [A], "a is named twice: a repeat of BF16 is another run"),
-        ([A], [C], [run(fp8(noise=2), "e"), run(fp8(noise=2), "e")], "e is named twice: a repeat of BF16 is another run"),
+        (
+            [A],
+            [C],
+            [run(fp8(noise=2), "e"), run(fp8(noise=2), "e")],
+            "e is named twice: a repeat of BF16 is another run",
+        ),
     ],
     ids=["BF16", "a copy", "FP8", "as its repeat", "a repeat"],
 )
-def test_a_run_that_is_named_twice_is_refused(bf16, quantised, repeats, says):
+def test_a_run_that_is_named_twice_is_refused(bf16, quantized, repeats, says):
     """It would stand for a second seed, or for a spread of zero."""
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        judge(bf16, quantised, Asked(), repeats)
+        judge(bf16, quantized, Asked(), repeats)

@@ -32,7 +32,9 @@ def test_a_gap_that_opens_in_the_decay_is_red(tmp_path):
     v = judged(tmp_path, curve(decay_from=0.8), curve(chaos=1, decay_from=0.8).with_gap(late), Asked(margin=0.02))
     assert (v.status, v.code) == ("fail", 1)
     assert "opening in the decay" in lines(v, "shape")
-    assert "decay" not in lines(judged(tmp_path, curve(), curve(chaos=1)), "shape"), "in a cosine schedule all of the run decays"
+    assert "decay" not in lines(judged(tmp_path, curve(), curve(chaos=1)), "shape"), (
+        "in a cosine schedule all of the run decays"
+    )
 
 
 def test_a_jump_is_placed_and_compared_with_the_gradient_norm(tmp_path):
@@ -41,7 +43,9 @@ def test_a_jump_is_placed_and_compared_with_the_gradient_norm(tmp_path):
     spiked.grad_norm[200] *= 5
     text = lines(judged(tmp_path, curve(), spiked), "shape")
     assert text.count("jumps") == 1
-    assert "jumps by +0.997%" in text and "at step 196, with a spike" in text, "the window from step 196 to 208 holds step 201"
+    assert "jumps by +0.997%" in text and "at step 196, with a spike" in text, (
+        "the window from step 196 to 208 holds step 201"
+    )
     assert "jumps" not in lines(judged(tmp_path, curve(), curve(chaos=1)), "shape")
 
 
@@ -54,10 +58,11 @@ def test_a_jump_needs_a_first_fifth_before_it_and_a_window_after_it(tmp_path, fi
 
 
 @pytest.mark.parametrize(
-    ("size", "words"), [(0.0017, ""), (0.0019, "jumps by +0.190% at step 183"), (-0.0019, "jumps by -0.190% at step 183")]
+    ("size", "words"),
+    [(0.0017, ""), (0.0019, "jumps by +0.190% at step 183"), (-0.0019, "jumps by -0.190% at step 183")],
 )
 def test_a_jump_is_above_six_standard_deviations_of_the_differences(tmp_path, size, words):
-    """Neighbouring windows differ by +0.02%, nothing and -0.02%, in turn. Six robust deviations are 6 x 1.4826 x 0.02% = 0.178%."""
+    """Neighboring windows differ by +0.02%, nothing and -0.02%, in turn. Six robust deviations are 6 x 1.4826 x 0.02% = 0.178%."""
     gap = np.repeat(np.resize([0.0, 2e-4, 2e-4], 31), 13)[:STEPS] + np.repeat([0.0, size], [182, STEPS - 182])
     text = lines(judged(tmp_path, curve(), curve().with_gap(gap.tolist())), "shape")
     assert words in text and ("jumps" in text) == bool(words), text
@@ -120,7 +125,9 @@ def dipped(where: int, length: int, depth: float = -0.02, grows: float = 0.0) ->
     return gap.tolist()
 
 
-@pytest.mark.parametrize(("where", "length", "depth"), [(220, 20, -0.02), (240, 35, -0.02), (320, 20, 0.02), (320, 45, 0.02)])
+@pytest.mark.parametrize(
+    ("where", "length", "depth"), [(220, 20, -0.02), (240, 35, -0.02), (320, 20, 0.02), (320, 45, 0.02)]
+)
 def test_a_sudden_move_that_comes_back_is_no_growth(tmp_path, where, length, depth):
     """A dip in the third quarter, from step 200 to 300, or a spike in the last one: the last quarter is 0.4% higher or more."""
     v = judged(tmp_path, curve(), curve(chaos=1).with_gap(dipped(where, length, depth)), Asked(margin=0.03))

@@ -31,14 +31,25 @@ def test_a_sound_pair_is_consistent_with_parity_and_no_more(verdict):
     v = verdict(curve(), curve(chaos=1))
     assert (v.status, v.code, v.headline) == ("pass", 0, "consistent with parity, on one pair")
     assert v.gap is not None
-    assert abs(v.gap.mean) < 1e-4 and 0.0009 < v.gap.high - v.gap.mean < 0.0012, "the published spread of 0.06% is in it"
+    assert abs(v.gap.mean) < 1e-4 and 0.0009 < v.gap.high - v.gap.mean < 0.0012, (
+        "the published spread of 0.06% is in it"
+    )
     assert "0.060% between equal runs (assumed: GPT-2 class" in lines(v, "tail gap")
-    assert list(dict.fromkeys(n for n, _ in v.lines)) == ["pair", "grain", "holes", "tail gap", "shape", "gradient norm", "equal loss"]
+    assert list(dict.fromkeys(n for n, _ in v.lines)) == [
+        "pair",
+        "grain",
+        "holes",
+        "tail gap",
+        "shape",
+        "gradient norm",
+        "equal loss",
+    ]
     assert "--repeat RUN measures it" in v.unchecked[-1]
 
 
 @pytest.mark.parametrize(
-    ("gap", "status", "code"), [(0.005, "fail", 1), (0.0025, "inconclusive", 2), (-0.004, "improved", 0), (-0.02, "fail", 1)]
+    ("gap", "status", "code"),
+    [(0.005, "fail", 1), (0.0025, "inconclusive", 2), (-0.004, "improved", 0), (-0.02, "fail", 1)],
 )
 def test_the_gap_and_the_margin(gap, status, code, verdict):
     v = verdict(curve(), curve(chaos=1).with_gap(gap))
@@ -138,7 +149,7 @@ def test_a_gradient_norm_that_is_not_finite_is_named(verdict):
 
 
 def test_losses_that_are_equal_to_the_bit_are_red(verdict):
-    """FP8 never gives the same losses: nothing was quantised, or one run was named twice."""
+    """FP8 never gives the same losses: nothing was quantized, or one run was named twice."""
     v = verdict(curve(), curve())
     assert (v.status, v.code) == ("fail", 1)
     assert "equal BF16's to the bit" in v.headline
@@ -163,7 +174,10 @@ def test_two_real_runs_of_the_trainer():
 def test_more_seeds_measure_their_own_spread(tmp_path):
     seeds = range(4)
     bf16 = [run_of(curve(s), tmp_path / f"b{s}") for s in seeds]
-    near, far = ([run_of(curve(s, chaos=1).with_gap(wide * (s - 1.5)), tmp_path / f"{wide}{s}") for s in seeds] for wide in (0.0, 0.004))
+    near, far = (
+        [run_of(curve(s, chaos=1).with_gap(wide * (s - 1.5)), tmp_path / f"{wide}{s}") for s in seeds]
+        for wide in (0.0, 0.004)
+    )
     v = judge(bf16, near, Asked())
     assert (v.status, v.headline) == ("pass", "parity with BF16, on 4 pairs")
     one = judge(bf16[:1], near[:1], Asked())
@@ -205,7 +219,11 @@ def test_runs_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ValueError, match="each FP8 run needs the BF16 run of its seed"):
         judge([whole], [whole, whole], Asked())
     with pytest.raises(ValueError, match="a loss is not positive"):
-        judge([run_of(curve().with_gap(-2), tmp_path / "d", plain_csv)], [run_of(curve().with_gap(-2), tmp_path / "e", plain_csv)], Asked())
+        judge(
+            [run_of(curve().with_gap(-2), tmp_path / "d", plain_csv)],
+            [run_of(curve().with_gap(-2), tmp_path / "e", plain_csv)],
+            Asked(),
+        )
 
 
 def test_until_judges_the_part_that_both_have(tmp_path):
@@ -224,7 +242,9 @@ def test_this_suites_own_pairs(tmp_path):
     for i, r in enumerate(fp8):
         sound, gap = (run_of(curve_of(r).with_gap(g), tmp_path / f"{i}-{g}") for g in (0.0, 0.005))
         others = [k for k in bf16 if k != r.seed]
-        assert [judge([bf16[s]], [x], Asked()).code for s, x in ((r.seed, sound), (r.seed, gap), (others[0], sound))] == [0, 1, 2]
+        assert [
+            judge([bf16[s]], [x], Asked()).code for s, x in ((r.seed, sound), (r.seed, gap), (others[0], sound))
+        ] == [0, 1, 2]
 
 
 def test_the_assumption_is_the_published_one():
@@ -232,7 +252,8 @@ def test_the_assumption_is_the_published_one():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"), [({"margin": 0.0}, "a margin of 0.00%"), ({"tail": 0.8}, "at most half of the run"), ({"spread": 0.0}, "above 0")]
+    ("wrong", "message"),
+    [({"margin": 0.0}, "a margin of 0.00%"), ({"tail": 0.8}, "at most half of the run"), ({"spread": 0.0}, "above 0")],
 )
 def test_what_makes_no_sense_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):

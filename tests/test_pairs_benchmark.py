@@ -23,7 +23,11 @@ def recorded() -> list[pairs.Recorded]:
 def test_pairs_share_a_seed_and_mis_pairs_do_not():
     assert len(recorded()) >= 20
     for p in recorded():
-        assert (p.candidate.seed, p.candidate.cell.model, p.control.cell.recipe) == (p.control.seed, p.control.cell.model, "bf16")
+        assert (p.candidate.seed, p.candidate.cell.model, p.control.cell.recipe) == (
+            p.control.seed,
+            p.control.cell.model,
+            "bf16",
+        )
         assert p.others and all(o.seed != p.candidate.seed for o in p.others)
 
 

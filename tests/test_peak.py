@@ -59,7 +59,9 @@ def test_a_cpu_has_no_peak(named):
     assert sides == []
 
 
-@pytest.mark.parametrize(("measured", "shown", "column"), [(True, "% of the measured peak", "measured"), (False, "%", "data sheet")])
+@pytest.mark.parametrize(
+    ("measured", "shown", "column"), [(True, "% of the measured peak", "measured"), (False, "%", "data sheet")]
+)
 def test_a_report_says_of_which_peak_the_mfu_is(measured, shown, column):
     record = timings.made(peak_measured=measured)
     verdict = speed.judge(record, None, timings.ROW)

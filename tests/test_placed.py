@@ -43,7 +43,10 @@ def test_a_rule_leaves_its_blocks_in_bf16(rule, left):
 
 
 def test_a_rule_by_name_is_about_every_block():
-    assert {fqn.rsplit(".")[-1] for fqn in ruled(Rule(names=("k_proj", "v_proj"))).placements(LINEARS)} == {"q_proj", "o_proj"}
+    assert {fqn.rsplit(".")[-1] for fqn in ruled(Rule(names=("k_proj", "v_proj"))).placements(LINEARS)} == {
+        "q_proj",
+        "o_proj",
+    }
 
 
 def test_a_rule_about_one_gemm_leaves_the_others():
@@ -56,7 +59,9 @@ def test_a_rule_about_one_gemm_leaves_the_others():
 
 
 def test_a_rule_may_name_another_spec_and_its_options():
-    other = replace(PLAIN, fprop_x=Operand("e4m3", (1, 32), "e8m0-rceil"), fprop_w=Operand("e4m3", (1, 32), "e8m0-rceil"))
+    other = replace(
+        PLAIN, fprop_x=Operand("e4m3", (1, 32), "e8m0-rceil"), fprop_w=Operand("e4m3", (1, 32), "e8m0-rceil")
+    )
     found = ruled(Rule(blocks=(3,), linear=other, options=(("pad_inner_dim", True),))).placements(LINEARS)
     assert found[LINEARS[12]] == Placement(other, (("pad_inner_dim", True),))
     assert found[LINEARS[0]] == BASE.own
@@ -65,10 +70,16 @@ def test_a_rule_may_name_another_spec_and_its_options():
 @pytest.mark.parametrize(
     ("rules", "message"),
     [
-        ((Rule(blocks=(4,)),), "no linear of the model is at blocks 4; it has 4 blocks, and linears such as layers.0.attention.q_proj"),
+        (
+            (Rule(blocks=(4,)),),
+            "no linear of the model is at blocks 4; it has 4 blocks, and linears such as layers.0.attention.q_proj",
+        ),
         ((Rule(names=("qkv",)),), "no linear of the model is at names qkv"),
         ((Rule(blocks=(-5,)),), "no linear of the model is at blocks -5"),
-        ((Rule(blocks=(0,)), Rule(names=("q_proj",))), "two rules for fprop of layers.0.attention.q_proj: blocks 0; and names q_proj"),
+        (
+            (Rule(blocks=(0,)), Rule(names=("q_proj",))),
+            "two rules for fprop of layers.0.attention.q_proj: blocks 0; and names q_proj",
+        ),
         (
             (Rule(blocks=(-1,)), Rule(blocks=(3,), gemms=("wgrad",))),
             "two rules for wgrad of layers.3.attention.q_proj: blocks -1; and wgrad",
@@ -82,7 +93,7 @@ def test_wrong_rules_are_named(rules, message):
 
 def test_two_rules_about_different_gemms_of_one_place():
     found = ruled(Rule(blocks=(0,), gemms=("wgrad",)), Rule(names=("q_proj",), gemms=("dgrad",))).placements(LINEARS)
-    assert {name for name, op in found[LINEARS[0]].linear if op.quantised} == {"fprop_x", "fprop_w"}
+    assert {name for name, op in found[LINEARS[0]].linear if op.quantized} == {"fprop_x", "fprop_w"}
 
 
 def test_a_rule_needs_a_place_and_known_gemms():
@@ -151,7 +162,12 @@ def test_a_layer_that_should_be_bf16_and_is_not_is_refused(monkeypatch):
 def test_linear_checks_measure_a_variant_only_if_its_linears_differ():
     names = {c.recipe for c in linear_cells()}
     assert {"te-block-fp32", "te-block-e5m2", "te-delayed-recent", "te-current-pow2", "te-mxfp8-2d"} < names
-    placed_only = {"te-current-ends-bf16", "te-current-ends-bf16-fp8-weights", "te-nvfp4-tail-bf16", "ao-tensorwise-filtered"}
+    placed_only = {
+        "te-current-ends-bf16",
+        "te-current-ends-bf16-fp8-weights",
+        "te-nvfp4-tail-bf16",
+        "ao-tensorwise-filtered",
+    }
     assert not names & {*placed_only, "te-mxfp8-head"}
 
 
@@ -166,21 +182,26 @@ def test_the_specs_of_the_variants():
     assert specs["te-current-pow2"]["wgrad_dy"] == "e5m2 tensor te-pow2"
     assert specs["te-current-backward-bf16"]["dgrad_w"] == "bf16"
     assert specs["te-current-backward-dequantized"] == {
-        "fprop_x": "e4m3 tensor te-fp32", "fprop_w": "e4m3 tensor te-fp32", "dgrad_dy": "bf16", "dgrad_w": "bf16 dequantised",
-        "wgrad_dy": "bf16", "wgrad_x": "bf16 dequantised",
+        "fprop_x": "e4m3 tensor te-fp32", "fprop_w": "e4m3 tensor te-fp32", "dgrad_dy": "bf16", "dgrad_w": "bf16 dequantized",
+        "wgrad_dy": "bf16", "wgrad_x": "bf16 dequantized",
     }  # fmt: skip
     assert specs["te-current-wgrad-bf16"]["dgrad_w"] == "e4m3 tensor te-fp32"
     assert specs["te-mxfp8-2d"]["fprop_w"] == specs["te-mxfp8-2d"]["dgrad_w"] == "e4m3 32x32 e8m0-rceil"
 
 
 def test_rows_of_a_base_are_inherited_and_replaced():
-    rows = (Row(recipe=("te-block",), why="the first reason"), Row(recipe=("mine",), why="the second reason"), Row(why="of every recipe"))
+    rows = (
+        Row(recipe=("te-block",), why="the first reason"),
+        Row(recipe=("mine",), why="the second reason"),
+        Row(why="of every recipe"),
+    )
     found = inherited(rows, [Alike(recipe=("mine",), base="te-block", why="the same tiles")])
     assert [row.recipe for row in found] == [("te-block", "mine"), ("mine",), ()]
 
 
 @pytest.mark.parametrize(
-    ("model", "reason"), [("micro", "its rules leave nothing of micro to quantise: blocks 0, -1 in BF16"), ("tiny", None)]
+    ("model", "reason"),
+    [("micro", "its rules leave nothing of micro to quantize: blocks 0, -1 in BF16"), ("tiny", None)],
 )
 def test_a_recipe_that_leaves_nothing_of_a_model_is_skipped_with_its_reason(model, reason):
     assert nothing_left(RECIPES["te-current-ends-bf16"], presets()[model].model) == reason

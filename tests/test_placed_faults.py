@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from faults.places import SPEC, Change, converted, not_quantised, quantised
+from faults.places import SPEC, Change, converted, not_quantized, quantized
 from fp8parity.checks.places import Watched
 from fp8parity.gate import selection
 from fp8parity.judging.verdict import Verdict
@@ -42,7 +42,7 @@ def named(found: Verdict) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", [r for r in RECIPES if RECIPES[r].linear.quantised])
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if RECIPES[r].linear.quantized])
 def test_sound_recipes_do_at_each_place_what_they_say(judged, recipe):
     found = judged(recipe=recipe)
     assert found.status == "pass", found.message()
@@ -52,27 +52,35 @@ TIED = "wgrad of lm_head is not looked at: its weight is tied"
 
 
 @pytest.mark.parametrize(
-    ("plant", "wrong"), [(lambda model: None, set()), (quantised("lm_head"), {"fprop", "dgrad"})], ids=["sound", "head in FP8"]
+    ("plant", "wrong"),
+    [(lambda model: None, set()), (quantized("lm_head"), {"fprop", "dgrad"})],
+    ids=["sound", "head in FP8"],
 )
 def test_the_wgrad_of_a_tied_head_is_left_out(session, judged, plant, wrong):
     """Its gradient holds that of the embedding, too. What the head itself multiplies is looked at."""
     nano = session.presets["nano"]
     session.presets["nano"] = replace(nano, model=replace(nano.model, tied=True))
     found = judged(plant)
-    assert {name for name, _ in found.lines if "lm_head" in name} == {f"misplaced {gemm} @ lm_head" for gemm in wrong}, found.message()
+    assert {name for name, _ in found.lines if "lm_head" in name} == {
+        f"misplaced {gemm} @ lm_head" for gemm in wrong
+    }, found.message()
     assert TIED in [text for name, text in found.lines if name == "note"]
 
 
-def test_a_layer_that_should_be_quantised_and_is_not(judged):
-    found = judged(not_quantised("layers.1.mlp.up_proj"))
+def test_a_layer_that_should_be_quantized_and_is_not(judged):
+    found = judged(not_quantized("layers.1.mlp.up_proj"))
     assert found.status == "fail"
-    assert named(found) == {f"misplaced {gemm} @ layers.1.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, found.message()
+    assert named(found) == {f"misplaced {gemm} @ layers.1.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, (
+        found.message()
+    )
 
 
 def test_a_layer_that_should_be_bf16_and_is_not(judged):
-    found = judged(quantised("layers.2.mlp.up_proj"))
+    found = judged(quantized("layers.2.mlp.up_proj"))
     assert found.status == "fail"
-    assert named(found) == {f"misplaced {gemm} @ layers.2.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, found.message()
+    assert named(found) == {f"misplaced {gemm} @ layers.2.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, (
+        found.message()
+    )
     assert "fprop of layers.2.mlp.up_proj has 2" in found.message()
 
 
@@ -105,7 +113,9 @@ class WithEmptyBias(nn.Linear):
         return F.linear(x, self.weight)
 
 
-@pytest.mark.parametrize("make", [WithEmptyBias, lambda: nn.Linear(64, 48, dtype=torch.bfloat16)], ids=["empty", "bias"])
+@pytest.mark.parametrize(
+    "make", [WithEmptyBias, lambda: nn.Linear(64, 48, dtype=torch.bfloat16)], ids=["empty", "bias"]
+)
 def test_the_bias_of_a_linear_is_part_of_its_output(make):
     torch.manual_seed(0)
     linear = make()

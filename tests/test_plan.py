@@ -35,19 +35,37 @@ def golden(tmp_path: Path) -> Path:
 def records(trajectory, tmp_path: Path) -> Path:
     """What a session of 100 s on a CPU left, with one worker: three seeds of 10 s (BF16: 5 s), and a check of 20 s."""
     folder = tmp_path / "set"
-    runs = [trajectory(r, s).model_copy(update={"seconds": t}) for r, t in (("bf16", 5.0), ("te-current", 10.0)) for s in range(3)]
+    runs = [
+        trajectory(r, s).model_copy(update={"seconds": t})
+        for r, t in (("bf16", 5.0), ("te-current", 10.0))
+        for s in range(3)
+    ]
     where = runs[0].provenance
     check = Measurements(cell=CELL, check="modes", values=[], seconds=20.0, provenance=where, session="s")
     own = [name_of(r) for r in runs[3:]]
     tests = [
-        Selected(cell=CELL.id, test="test_loss_parity", outcome="passed", records=[*own, *(name_of(r) for r in runs[:3])], seconds=47.0),
-        Selected(cell=CELL.control.id, test="test_loss_parity", outcome="passed", records=[name_of(r) for r in runs[:3]], seconds=0.1),
+        Selected(
+            cell=CELL.id,
+            test="test_loss_parity",
+            outcome="passed",
+            records=[*own, *(name_of(r) for r in runs[:3])],
+            seconds=47.0,
+        ),
+        Selected(
+            cell=CELL.control.id,
+            test="test_loss_parity",
+            outcome="passed",
+            records=[name_of(r) for r in runs[:3]],
+            seconds=0.1,
+        ),
         Selected(cell=CELL.id, test="test_modes", outcome="failed", records=[name_of(check)], seconds=33.0),
         Selected(cell=CELL.id, test="test_codes", outcome="skipped"),
     ]
     for record in (*runs, check):
         write_json(folder / name_of(record), record)
-    made = Manifest(session="s", options=[], started="a", ended="b", status="ok", provenance=where, seconds=100.0, selected=tests)
+    made = Manifest(
+        session="s", options=[], started="a", ended="b", status="ok", provenance=where, seconds=100.0, selected=tests
+    )
     manifest.write(folder, made)
     return folder
 
@@ -79,7 +97,8 @@ def test_idle_workers_and_unfinished_tests_are_no_seconds_of_the_session(records
     [made] = manifest.load([records])
     times = {("test_loss_parity", CELL.id): (5.0, 47.0), ("test_modes", CELL.id): (60.0, 33.0)}
     tests = [
-        s.model_copy(update=dict(zip(("begun", "seconds"), times.get((s.test, s.cell), (None, None)), strict=True))) for s in made.selected
+        s.model_copy(update=dict(zip(("begun", "seconds"), times.get((s.test, s.cell), (None, None)), strict=True)))
+        for s in made.selected
     ]
     manifest.write(records, made.model_copy(update={"selected": tests, "workers": 2, "status": status}))
     main(["plan", str(records), "--write", "--golden-dir", str(golden)])
@@ -95,7 +114,12 @@ def test_idle_workers_and_unfinished_tests_are_no_seconds_of_the_session(records
         (("--workers", "100000000"), 65, 0.02, ["takes 65 s"]),
         (("--seeds", "5"), 130, 0.04, ["takes 130 s"]),
         (("--versions", "2"), 200, 0.06, ["takes 100 s"]),
-        (("--shards", "2"), 80, 0.04, ["2 tests, 45 s one after the other, takes 80 s", "1 tests, 20 s one after the other, takes 55 s"]),
+        (
+            ("--shards", "2"),
+            80,
+            0.04,
+            ["2 tests, 45 s one after the other, takes 80 s", "1 tests, 20 s one after the other, takes 55 s"],
+        ),
         (("--test", "test_modes"), 55, 0.02, ["1 tests, 20 s one after the other, takes 55 s"]),
         (("--recipe", "bf16"), 50, 0.01, ["1 tests, 15 s one after the other, takes 50 s"]),
     ],
@@ -172,7 +196,9 @@ def test_a_control_is_trained_once_on_each_machine():
     assert [(s.tests, s.work, s.takes) for s in shares] == [(2, 50.0, 53.0), (2, 50.0, 53.0)]
 
 
-@pytest.mark.parametrize(("workers", "gpus", "seconds"), [(1, 1, 90.0), (8, 1, 72.0), (8, 2, 36.0), (16, 8, 20.64), (8, 0, 20.0)])
+@pytest.mark.parametrize(
+    ("workers", "gpus", "seconds"), [(1, 1, 90.0), (8, 1, 72.0), (8, 2, 36.0), (16, 8, 20.64), (8, 0, 20.0)]
+)
 def test_no_number_of_workers_is_faster_than_the_gpus(workers, gpus, seconds):
     """Four tests of two runs of 10 s, 8 s of them on the GPU, and the control's of 5 s, 4 s of them on the GPU."""
     table = Seconds({RUN: 10.0, BF16: 5.0}, device={RUN: 8.0, BF16: 4.0})
@@ -186,7 +212,15 @@ SLOWER = 1 + 15 * 0.008 + (16 - 6) * 0.1
 
 @pytest.mark.parametrize(
     ("workers", "tests", "gpus", "slower"),
-    [(16, 16, 1, SLOWER), (64, 16, 1, SLOWER), (16, 3, 1, 1.016), (1, 16, 1, 16.0), (16, 16, 2, 1.32), (16, 16, 4, 1.12), (16, 16, 0, 1.0)],
+    [
+        (16, 16, 1, SLOWER),
+        (64, 16, 1, SLOWER),
+        (16, 3, 1, 1.016),
+        (1, 16, 1, 16.0),
+        (16, 16, 2, 1.32),
+        (16, 16, 4, 1.12),
+        (16, 16, 0, 1.0),
+    ],
 )
 def test_tests_are_slower_beside_others(workers, tests, gpus, slower):
     """Workers without a test make nothing slower, and on a CPU nothing is counted."""
@@ -201,7 +235,9 @@ def test_a_timed_test_has_its_gpu_alone():
     assert not cost.work("t", MODES, 0, Seconds()).timed
 
 
-@pytest.mark.parametrize(("workers", "gpus", "slower", "device"), [(16, 1, 1.016, False), (8, 1, 1.016, True), (16, 0, 1.0, True)])
+@pytest.mark.parametrize(
+    ("workers", "gpus", "slower", "device"), [(16, 1, 1.016, False), (8, 1, 1.016, True), (16, 0, 1.0, True)]
+)
 def test_seconds_are_stored_as_of_a_test_alone(records, workers, gpus, slower, device):
     """A check of 20 s in a session of three tests. The steps of runs that crowd a GPU say nothing of those that have it alone."""
     [made] = manifest.load([records])
@@ -212,7 +248,9 @@ def test_seconds_are_stored_as_of_a_test_alone(records, workers, gpus, slower, d
 
 def test_each_worker_delays_a_session_on_gpus():
     works = [Work("w", 10.0)]
-    takes = [cost.shares(works, 1, workers, gpus, 20.0)[0].takes for workers, gpus in ((32, 0), (1, 1), (32, 1), (32, 4))]
+    takes = [
+        cost.shares(works, 1, workers, gpus, 20.0)[0].takes for workers, gpus in ((32, 0), (1, 1), (32, 1), (32, 4))
+    ]
     assert takes == pytest.approx([30.0, 30.2, 36.4, 36.4])
 
 

@@ -69,11 +69,13 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     assert all(p.stat().st_mtime_ns > t for p, t in before.items())
     assert load_trajectory(project / ".parity" / "te-delayed-nano-emulated-topics-seed0.json").loss == delayed.loss
 
-    code = (
-        "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
-    )
+    code = "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
     judged = subprocess.run(
-        [sys.executable, "-c", code], cwd=project, env=environment(tmp_path_factory.mktemp("bin")), capture_output=True, text=True
+        [sys.executable, "-c", code],
+        cwd=project,
+        env=environment(tmp_path_factory.mktemp("bin")),
+        capture_output=True,
+        text=True,
     )
     assert judged.returncode == 0, judged.stderr
     assert "my-rowwise" in judged.stdout
@@ -86,7 +88,9 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     assert broken.returncode == 4
     assert "its checksum does not match its content" in broken.stderr
     path.write_text(whole[: len(whole) // 2])
-    assert re.search(r"nano-topics.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stderr)
+    assert re.search(
+        r"nano-topics.json:\d+: not valid JSON", start(project, "--recipe", "bf16", "--parity-resume").stderr
+    )
 
 
 def test_another_corpus(project):
@@ -144,7 +148,16 @@ def test_a_required_cell_may_be_collected_alone(project):
 )
 def test_a_check_that_a_required_cell_ran_without_is_red(project, recipe, checks, code, words):
     named = [f"suites/numerics/{check}" for check in checks]
-    options = ("-k", "not loss_parity", "--recipe", recipe, "--execution", "emulated", "--golden-dir", str(ROOT / "golden"))
+    options = (
+        "-k",
+        "not loss_parity",
+        "--recipe",
+        recipe,
+        "--execution",
+        "emulated",
+        "--golden-dir",
+        str(ROOT / "golden"),
+    )
     arguments = (*named, *options)
     done = start(project, *arguments, "--require", f"{recipe}-emulated")
     assert words in done.stdout

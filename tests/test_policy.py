@@ -61,7 +61,11 @@ class TestRows:
         [
             ("loss", LossRow(margin=0.01, model=("nano",), why=WHY), LossRow(margin=0.02, why=WHY)),
             ("golden", GoldenRow(least_seeds=2, model=("nano",), why=WHY), GoldenRow(least_seeds=8, why=WHY)),
-            ("speed", SpeedRow(band=0.1, memory_band=0.1, model=("nano",), why=WHY), SpeedRow(band=0.2, memory_band=0.2, why=WHY)),
+            (
+                "speed",
+                SpeedRow(band=0.1, memory_band=0.1, model=("nano",), why=WHY),
+                SpeedRow(band=0.2, memory_band=0.2, why=WHY),
+            ),
         ],
     )
     def test_the_last_row_of_a_table_wins(self, table, narrow, wide):
@@ -181,12 +185,16 @@ class TestVerdict:
     def test_a_number_that_nothing_judges_has_no_golden(self, judged):
         verdict = judged(made(band(0.25)), 28.5, 5.0)
         assert (verdict.status, verdict.green) == ("no-golden", False)
-        assert verdict.headline.endswith("run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write")
+        assert verdict.headline.endswith(
+            "run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write"
+        )
 
     def test_one_number_that_was_judged_is_not_enough(self, judged):
         verdict = judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0)
         assert verdict.status == "no-golden"
-        assert verdict.headline.startswith("1 of 2 numbers could not be judged: they have no rule and no measured number; ")
+        assert verdict.headline.startswith(
+            "1 of 2 numbers could not be judged: they have no rule and no measured number; "
+        )
 
     def test_nan_is_red_though_nothing_judges_it(self, judged):
         assert judged(made(band(0.25)), 28.5, math.nan).status == "fail"
@@ -222,7 +230,9 @@ class TestAccumulator:
     def floor(self, length: int, value: float) -> tuple[Rule, bool]:
         rows = sessions.stored()[1]
         cell = Cell(model="tiny", recipe="ao-rowwise", execution=Execution.NATIVE)
-        row = some(rows.rule_for(cell, "accumulation", Measurement(metric="fprop bias", where=f"K={length}", value=value)))
+        row = some(
+            rows.rule_for(cell, "accumulation", Measurement(metric="fprop bias", where=f"K={length}", value=value))
+        )
         return row, row.low <= value <= row.high
 
     def test_13_bits_are_inside_and_near_the_floor(self, length):

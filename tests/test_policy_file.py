@@ -28,17 +28,29 @@ def load(folder, text) -> Policy:
         (LOSS + "[[loss]]\nmargin = 0.005\n", r"policy.toml:4: \[\[loss\]\] key why: Field required"),
         (LOSS.replace("long enough", "x"), r"policy.toml:1: \[\[loss\]\] key why"),
         (LOSS.replace("0.005", "-1"), r"policy.toml:1: \[\[loss\]\] key margin"),
-        (LOSS + "seeds = [1, 2]\n", r"policy.toml:1: \[\[loss\]\] key \(row\): Value error, seeds must grow and start at 2 or more$"),
+        (
+            LOSS + "seeds = [1, 2]\n",
+            r"policy.toml:1: \[\[loss\]\] key \(row\): Value error, seeds must grow and start at 2 or more$",
+        ),
         (LOSS + "sd_df = 4\n", r"key \(row\): Value error, sd_df needs the sd that it is about$"),
         (LOSS + "margn = 1\n", r"key margn: Extra inputs"),
         (LOSS + RULE + "low = 1\n", r"policy.toml:4: \[\[rule\]\] key high: Field required"),
         (LOSS + RULE, r"policy.toml:4: \[\[rule\]\] key low: Field required"),
         (LOSS + RULE + "low = 2\nhigh = 1\n", r"policy.toml:4: .* low 2.0 is above high 1.0$"),
-        (LOSS + RULE.replace('metric = "b"', "always = true") + "low = 0\nhigh = 1\n", "always needs the metrics that a record must hold$"),
+        (
+            LOSS + RULE.replace('metric = "b"', "always = true") + "low = 0\nhigh = 1\n",
+            "always needs the metrics that a record must hold$",
+        ),
         (LOSS + COMPLETE, r"policy.toml:4: \[\[complete\]\] key number: Field required"),
         (LOSS + COMPLETE + "number = []\n", r"policy.toml:4: \[\[complete\]\] key number"),
-        (LOSS + COMPLETE + 'number = [{ metric = "a" }]\n', r"policy.toml:4: \[\[complete\]\] key number.0.where: Field required"),
-        (LOSS + COMPLETE + 'number = [{ metric = "a", where = "b*" }]\n', r"key number.0.where: Value error, 'b\*' is a pattern"),
+        (
+            LOSS + COMPLETE + 'number = [{ metric = "a" }]\n',
+            r"policy.toml:4: \[\[complete\]\] key number.0.where: Field required",
+        ),
+        (
+            LOSS + COMPLETE + 'number = [{ metric = "a", where = "b*" }]\n',
+            r"key number.0.where: Value error, 'b\*' is a pattern",
+        ),
         (LOSS + BAND, r"policy.toml:4: \[\[band\]\] key band: Field required"),
         (LOSS + BAND + 'band = 1\nby = "cpu"\n', r"policy.toml:4: \[\[band\]\] key by"),
         (LOSS + BAND + "band = 0\n", r"policy.toml:4: \[\[band\]\] key band"),
@@ -53,7 +65,10 @@ def test_malformed_policies(tmp_path, text, message):
 @pytest.mark.parametrize("names", ['"ao-*"', '["te-current", "ao-*"]'])
 def test_patterns_are_refused_in_selectors(tmp_path, key, names):
     text = f"{LOSS}{LOSS}{key} = {names}\n"
-    with pytest.raises(ValueError, match=re.escape(f"policy.toml:4: [[loss]] key {key}: Value error, 'ao-*' is a pattern; list the names")):
+    with pytest.raises(
+        ValueError,
+        match=re.escape(f"policy.toml:4: [[loss]] key {key}: Value error, 'ao-*' is a pattern; list the names"),
+    ):
         load(tmp_path, text)
 
 
@@ -86,7 +101,10 @@ def test_a_missing_policy_is_named(tmp_path):
         ('band = 0.7\nmemory_band = 0.05\nwhy = "long enough"', "policy.toml:3: [[speed]] key band"),
         ('band = 0.05\nwhy = "long enough"', "policy.toml:3: [[speed]] key memory_band"),
         ('band = 0.05\nmemory_band = 0.05\nbusy = 101\nwhy = "long enough"', "policy.toml:3: [[speed]] key busy"),
-        ('band = 0.05\nmemory_band = 0.05\nleast_pairs = 5\nwhy = "long enough"', "policy.toml:3: [[speed]] key least_pairs"),
+        (
+            'band = 0.05\nmemory_band = 0.05\nleast_pairs = 5\nwhy = "long enough"',
+            "policy.toml:3: [[speed]] key least_pairs",
+        ),
         ('band = 0.05\nmemory_band = 0.05\nbnad = 1\nwhy = "long enough"', "policy.toml:3: [[speed]] key bnad"),
         ("band = 0.05\nmemory_band = 0.05", "policy.toml:3: [[speed]] key why"),
     ],

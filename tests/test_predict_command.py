@@ -55,7 +55,18 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_a_config_is_predicted(config, measurements, capsys):
-    text = out(capsys, str(config), "--gpu", "h100", "--records", str(measurements), "--micro-batch", "4", "--recipe", "te-current")
+    text = out(
+        capsys,
+        str(config),
+        "--gpu",
+        "h100",
+        "--records",
+        str(measurements),
+        "--micro-batch",
+        "4",
+        "--recipe",
+        "te-current",
+    )
     assert text.startswith("llama-1b, 4 x 4096 tokens, a training step of 16 layers, on NVIDIA H100 Made Up")
     [native] = [line for line in text.splitlines() if line.startswith("te-current") and " native " in line]
     ratio = float(native.split()[3].rstrip("x"))
@@ -74,7 +85,9 @@ def test_every_measured_cell_can_be_tested(measurements, capsys):
     assert [r.split()[0] for r in rows] == ["1b", "base", "small"]
     assert "\non NVIDIA H100 Made Up:\n1b " in text
     # The measured steps with the recipe are 5% faster than their parts say, and those in BF16 are not.
-    found = re.search(r"mean error (.*)% in BF16 and (.*)% with a recipe; (.) of 3 times with a recipe are off by", text)
+    found = re.search(
+        r"mean error (.*)% in BF16 and (.*)% with a recipe; (.) of 3 times with a recipe are off by", text
+    )
     assert found is not None and float(found[1]) < 2 < 4 < float(found[2]) < 8 and int(found[3]) >= 1
     assert "the spread of 2 measured cells of 2 other models" in text  # 1b itself does not count for 1b
 
@@ -145,7 +158,9 @@ def test_what_is_shipped_is_read_without_records(tmp_path, monkeypatch, capsys):
 class TestHere:
     def test_a_gpu_without_a_profile_is_measured_now(self, measurements, monkeypatch, capsys):
         new = gpu.profile("NVIDIA New")
-        gemms = [r.model_copy(update={"provenance": new.provenance}) for r in map(gpu.gemm_times, map(shapes.get, MODELS))]
+        gemms = [
+            r.model_copy(update={"provenance": new.provenance}) for r in map(gpu.gemm_times, map(shapes.get, MODELS))
+        ]
         monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
         monkeypatch.setattr(profile, "measured", lambda folder: new)
         monkeypatch.setattr(predict.sets, "load", lambda paths: list(gemms))
@@ -173,7 +188,9 @@ class TestRefused:
         line = refused(capsys, "1b", "--gpu", "h300", "--records", str(measurements))
         assert line.startswith("unknown GPU 'h300': ") and "nvidia-h100-made-up" in line and "fp8parity profile" in line
 
-    @pytest.mark.parametrize("key", ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"])
+    @pytest.mark.parametrize(
+        "key", ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"]
+    )
     def test_a_missing_key_is_named(self, key, config, measurements, capsys):
         config.write_text(json.dumps({k: v for k, v in CONFIG.items() if k != key}))
         line = self.asked(capsys, measurements, config)
@@ -186,7 +203,9 @@ class TestRefused:
         assert "unknown model 'lama3-8b': did you mean llama3-8b" in self.asked(capsys, measurements, "lama3-8b")
 
     def test_an_unknown_recipe(self, measurements, capsys):
-        assert "unknown recipe 'te-curent': did you mean te-current" in self.asked(capsys, measurements, "1b", "--recipe", "te-curent")
+        assert "unknown recipe 'te-curent': did you mean te-current" in self.asked(
+            capsys, measurements, "1b", "--recipe", "te-curent"
+        )
 
     def test_dimensions_that_a_recipe_cannot_take(self, config, measurements, capsys):
         config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
@@ -195,8 +214,12 @@ class TestRefused:
 
     def test_too_little_memory(self, measurements, capsys):
         line = self.asked(capsys, measurements, "llama3-8b")
-        assert line.startswith("llama3-8b: a step needs about ") and line.endswith("--block predicts one transformer block")
-        assert "one block, on NVIDIA H100 Made Up" in out(capsys, "llama3-8b", "--block", "--gpu", "h100", "--records", str(measurements))
+        assert line.startswith("llama3-8b: a step needs about ") and line.endswith(
+            "--block predicts one transformer block"
+        )
+        assert "one block, on NVIDIA H100 Made Up" in out(
+            capsys, "llama3-8b", "--block", "--gpu", "h100", "--records", str(measurements)
+        )
 
     def test_a_batch_of_nothing(self, measurements, capsys):
         with pytest.raises(SystemExit):

@@ -12,7 +12,15 @@ from fp8parity.prediction import fits
 from fp8parity.prediction.basis import basis
 from fp8parity.prediction.calibration import calibrate, held_out
 from fp8parity.prediction.residuals import Group, measured, residuals
-from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, memory_needed, refuse_dimensions, refuse_memory, step_time
+from fp8parity.prediction.step import (
+    ATTENTION,
+    CASTS,
+    GEMMS,
+    memory_needed,
+    refuse_dimensions,
+    refuse_memory,
+    step_time,
+)
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training.blocks import shape_of
@@ -24,7 +32,10 @@ CURRENT, BF16 = RECIPES["te-current"], RECIPES["bf16"]
 
 class TestFits:
     def test_costs_find_the_rates(self):
-        points = [({"a": float(a), "b": float(b)}, 1e-6 + 2e-9 * a + 3e-9 * b) for a, b in ((1e3, 1e6), (1e6, 1e3), (1e5, 1e5), (1e4, 1e6))]
+        points = [
+            ({"a": float(a), "b": float(b)}, 1e-6 + 2e-9 * a + 3e-9 * b)
+            for a, b in ((1e3, 1e6), (1e6, 1e3), (1e5, 1e5), (1e4, 1e6))
+        ]
         found = fits.costs(points)
         assert found.at({"a": 5e5, "b": 2e5}) == pytest.approx(1e-6 + 1e-3 + 6e-4, rel=1e-6)
 
@@ -44,11 +55,11 @@ class TestFits:
 def test_a_step_is_the_sum_of_its_parts(name, tolerance):
     """1b's GEMMs were not timed: they are interpolated between those of base and of 8b."""
     found, work = gpu.made(), shapes.get(name)
-    plain, quantised = (step_time(found, work, r, Execution.NATIVE) for r in (BF16, CURRENT))
+    plain, quantized = (step_time(found, work, r, Execution.NATIVE) for r in (BF16, CURRENT))
     assert plain.seconds == pytest.approx(gpu.step(work, "bf16"), rel=tolerance)
-    assert quantised.seconds == pytest.approx(gpu.step(work, "te-current"), rel=tolerance)
-    assert plain.parts[CASTS] == 0 < quantised.parts[CASTS]
-    assert quantised.parts[GEMMS] < plain.parts[GEMMS] and quantised.parts[ATTENTION] == plain.parts[ATTENTION]
+    assert quantized.seconds == pytest.approx(gpu.step(work, "te-current"), rel=tolerance)
+    assert plain.parts[CASTS] == 0 < quantized.parts[CASTS]
+    assert quantized.parts[GEMMS] < plain.parts[GEMMS] and quantized.parts[ATTENTION] == plain.parts[ATTENTION]
     assert sum(plain.share(p) for p in plain.parts) == pytest.approx(1)
 
 
@@ -57,15 +68,16 @@ def test_attention_dilutes_the_speed_up_as_sequences_grow():
     ratios = []
     for length in (512, 2048, 8192, 32_768):
         at = replace(work, micro_batch=32_768 // length, sequence=length)
-        plain, quantised = (step_time(found, at, r, Execution.NATIVE).seconds for r in (BF16, CURRENT))
-        ratios.append(plain / quantised)
+        plain, quantized = (step_time(found, at, r, Execution.NATIVE).seconds for r in (BF16, CURRENT))
+        ratios.append(plain / quantized)
     assert ratios == sorted(ratios, reverse=True) and ratios[0] - ratios[-1] > 0.05
 
 
 def test_a_filter_costs_what_it_leaves_in_bf16():
     found, work = gpu.made(), shapes.get("base")
     whole, none, some = (
-        step_time(found, work, replace(CURRENT, filters=f), Execution.NATIVE).seconds for f in (("lm_head",), ("proj", "lm_head"), ("mlp",))
+        step_time(found, work, replace(CURRENT, filters=f), Execution.NATIVE).seconds
+        for f in (("lm_head",), ("proj", "lm_head"), ("mlp",))
     )
     assert none == pytest.approx(step_time(found, work, BF16, Execution.NATIVE).seconds)
     assert whole < some < none
@@ -86,7 +98,13 @@ def test_a_recipe_without_gemms_is_named():
 def test_a_gpu_without_a_data_sheet_has_a_measured_roof():
     """The fastest timed GEMMs and the copy stand for the peaks."""
     new = gpu.profile("NVIDIA New")
-    records = [new, *(gpu.gemm_times(shapes.get(n)).model_copy(update={"provenance": new.provenance}) for n in ("small", "llama3-8b"))]
+    records = [
+        new,
+        *(
+            gpu.gemm_times(shapes.get(n)).model_copy(update={"provenance": new.provenance})
+            for n in ("small", "llama3-8b")
+        ),
+    ]
     found = basis(records, "NVIDIA New")
     assert found is not None and found.roof.source == "measured"
     assert found.roof.bf16_flops == gpu.PEAK["bf16"] and found.roof.bandwidth == pytest.approx(gpu.BANDWIDTH)
@@ -132,7 +150,10 @@ class TestErrorBar:
 class TestMeasured:
     def test_a_cell_knows_its_gpu(self):
         other = reports.provenance(device="NVIDIA Other")
-        for record in (gpu.timed(shapes.get("1b")), gpu.timed(shapes.get("1b")).model_copy(update={"provenance": other})):
+        for record in (
+            gpu.timed(shapes.get("1b")),
+            gpu.timed(shapes.get("1b")).model_copy(update={"provenance": other}),
+        ):
             found = measured(record)
             assert found is not None and found.gpu == record.provenance.device
 
@@ -142,8 +163,10 @@ class TestMeasured:
         assert seen is not None and (seen.work.micro_batch, seen.work.sequence) == (32, 512)
         assert measured(record.model_copy(update={"variant": "another head"})) is None
         assert measured(record.model_copy(update={"tokens": 17})) is None
-        assert measured(record.model_copy(update={"attention": "torch's choice"})) is None  # a profile measures another attention
-        assert measured(record.model_copy(update={"optimizer": "torch's AdamW"})) is None  # and another optimiser
+        assert (
+            measured(record.model_copy(update={"attention": "torch's choice"})) is None
+        )  # a profile measures another attention
+        assert measured(record.model_copy(update={"optimizer": "torch's AdamW"})) is None  # and another optimizer
 
     def test_a_block_may_have_another_number_of_sequences(self):
         """Its variant names them. A filter or a rest is another block."""
@@ -184,11 +207,15 @@ def test_dimensions_that_do_not_fit_are_named(work, message):
 
 def test_the_rows_of_an_expert_are_padded():
     """128 tokens over 12 experts are 11 rows each."""
-    refuse_dimensions(Workload(ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1), 1, 128), CURRENT)
+    refuse_dimensions(
+        Workload(ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1), 1, 128), CURRENT
+    )
 
 
 def test_a_linear_that_stays_in_bf16_may_have_any_dimension():
-    refuse_dimensions(Workload(replace(ODD, hidden=1024, head_dim=128, intermediate=4001), 1, 512), replace(CURRENT, filters=("mlp",)))
+    refuse_dimensions(
+        Workload(replace(ODD, hidden=1024, head_dim=128, intermediate=4001), 1, 512), replace(CURRENT, filters=("mlp",))
+    )
 
 
 class TestMemory:
@@ -199,9 +226,15 @@ class TestMemory:
     @pytest.mark.parametrize(
         ("work", "message"),
         [
-            (Workload(shapes.get("1b").shape, 64, 2048), r"1b: a step needs about \d+ GiB, and the GPU has 80 GiB; --micro-batch \d+ fits"),
+            (
+                Workload(shapes.get("1b").shape, 64, 2048),
+                r"1b: a step needs about \d+ GiB, and the GPU has 80 GiB; --micro-batch \d+ fits",
+            ),
             (Workload(shapes.get("1b").shape, 1, 131_072), r"--micro-batch 1 --sequence \d+ fits"),
-            (shapes.get("llama3-70b"), r"weights and optimiser alone are 1183 GiB; --block predicts one transformer block"),
+            (
+                shapes.get("llama3-70b"),
+                r"weights and optimizer alone are 1183 GiB; --block predicts one transformer block",
+            ),
         ],
     )
     def test_too_little_memory_says_what_fits(self, work, message):

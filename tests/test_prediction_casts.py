@@ -45,13 +45,17 @@ def rowwise(record: GemmTimes, scaled: bool = True) -> GemmTimes:
             continue
         casts, result = law(g, g.gemm)
         seconds = alone + casts + (result if scaled else 0.0)
-        made.append(g.model_copy(update={"accumulation": split, "casts": READ[g.gemm], "recipe_seconds": [seconds] * 3}))
+        made.append(
+            g.model_copy(update={"accumulation": split, "casts": READ[g.gemm], "recipe_seconds": [seconds] * 3})
+        )
     return record.model_copy(update={"gemms": made, "cell": record.cell.model_copy(update={"recipe": ROWWISE})})
 
 
 def basis_of(scaled: bool = True) -> Basis:
     """Its steps are timed at base, of which no GEMM was."""
-    return replace(gpu.made(), gemms=tuple(rowwise(gpu.gemm_times(shapes.get(n)), scaled) for n in ("small", "llama3-8b")))
+    return replace(
+        gpu.made(), gemms=tuple(rowwise(gpu.gemm_times(shapes.get(n)), scaled) for n in ("small", "llama3-8b"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,9 +78,15 @@ def test_sizes_are_those_of_the_operands_and_of_the_result(product, operands, ca
 
 
 def test_a_timed_gemm_says_what_it_adds():
-    [g] = [g for g in rowwise(gpu.gemm_times(shapes.get("small"))).gemms if (g.linear, g.gemm, g.mode) == ("q 0", "dgrad", "training")]
+    [g] = [
+        g
+        for g in rowwise(gpu.gemm_times(shapes.get("small"))).gemms
+        if (g.linear, g.gemm, g.mode) == ("q 0", "dgrad", "training")
+    ]
     assert of(g) == Additions("dgrad", ("dy", "w"), split=True)
-    assert of(g.model_copy(update={"casts": ["w"], "accumulation": Accumulation.NONE})) == Additions("dgrad", ("w",), split=False)
+    assert of(g.model_copy(update={"casts": ["w"], "accumulation": Accumulation.NONE})) == Additions(
+        "dgrad", ("w",), split=False
+    )
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -91,7 +101,9 @@ def test_each_kind_of_cost_is_found(product):
 def test_results_that_nothing_scales_cost_nothing():
     """As in Transformer Engine, whose kernels split the accumulation, too, and take the scales themselves."""
     found = basis_of(scaled=False)
-    assert [found.results(ROWWISE, p, GemmShape("o", 16_384, 1024, 2048)) for p in PRODUCTS] == pytest.approx([0, 0, 0], abs=1e-9)
+    assert [found.results(ROWWISE, p, GemmShape("o", 16_384, 1024, 2048)) for p in PRODUCTS] == pytest.approx(
+        [0, 0, 0], abs=1e-9
+    )
     te = gpu.made()
     assert [te.results("te-current", p, LINEAR) for p in PRODUCTS] == [0, 0, 0]
     assert [te.casts("bf16", p, LINEAR) + te.results("bf16", p, LINEAR) for p in PRODUCTS] == [0, 0, 0]
@@ -103,12 +115,19 @@ def test_a_compiler_joins_casts_and_scales_each_result():
     assert recipe.native is not None and recipe.native.compile
     seconds = step_time(found, work, recipe, Execution.NATIVE).parts[CASTS] / work.shape.layers
     casts = sum(g.count * law(g, p)[0] for g in work.shape.layer(work.tokens, joined=True) for p in PRODUCTS)
-    results = {j: sum(g.count * law(g, p)[1] for g in work.shape.layer(work.tokens, joined=j) for p in PRODUCTS) for j in (False, True)}
+    results = {
+        j: sum(g.count * law(g, p)[1] for g in work.shape.layer(work.tokens, joined=j) for p in PRODUCTS)
+        for j in (False, True)
+    }
     assert results[False] > 1.4 * results[True]
     assert seconds == pytest.approx(casts + results[False], rel=1e-3)
 
 
-BEFORE, AFTER, PRODUCT = "triton_poi_fused_new_ones_0", "triton_poi_fused__to_copy_mul_reciprocal_1", "nvjet_sm90_qqtst_128x128_TNT"
+BEFORE, AFTER, PRODUCT = (
+    "triton_poi_fused_new_ones_0",
+    "triton_poi_fused__to_copy_mul_reciprocal_1",
+    "nvjet_sm90_qqtst_128x128_TNT",
+)
 
 
 @pytest.mark.parametrize(
@@ -138,13 +157,17 @@ def fused(share: float) -> Basis:
 
     records = tuple(r.model_copy(update={"gemms": [timed(g) for g in r.gemms]}) for r in found.gemms)
     forms = [gpu.block(Part.BLOCK_REST, ROWWISE, w, share * (gpu.layer_rest(w) + alone(w))) for w in gpu.SIZES.blocks]
-    return replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *forms]}), gemms=records)
+    return replace(
+        found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *forms]}), gemms=records
+    )
 
 
 def alone(work: shapes.Workload) -> float:
     """The seconds of the casts of a layer and of its scaled results."""
     joined, apart = (work.shape.layer(work.tokens, joined=j) for j in (True, False))
-    return sum(g.count * law(g, p)[0] for g in joined for p in PRODUCTS) + sum(g.count * law(g, p)[1] for g in apart for p in PRODUCTS)
+    return sum(g.count * law(g, p)[0] for g in joined for p in PRODUCTS) + sum(
+        g.count * law(g, p)[1] for g in apart for p in PRODUCTS
+    )
 
 
 @pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
@@ -163,7 +186,9 @@ def test_of_linears_that_stay_in_bf16_nothing_is_fused(monkeypatch):
     found, work = fused(0.6), shapes.get("base")
     whole = step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS]
     for share in (0.0, 0.5):
-        monkeypatch.setattr(prediction_step, "quantised_shares", lambda *_, share=share: dict.fromkeys(prediction_step.MODULES, share))
+        monkeypatch.setattr(
+            prediction_step, "quantized_shares", lambda *_, share=share: dict.fromkeys(prediction_step.MODULES, share)
+        )
         assert step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS] == pytest.approx(share * whole)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 import torch
-from fp8parity.prediction.step import ATTENTION, MODULES, memory_needed, quantised_shares, step_time
+from fp8parity.prediction.step import ATTENTION, MODULES, memory_needed, quantized_shares, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
 from fp8parity.records.device import Part
@@ -39,7 +39,7 @@ def test_the_modules_of_a_linear_are_those_of_the_model():
     ],
 )
 def test_a_filter_leaves_out_the_modules_that_it_names(left_out, shares):
-    found = quantised_shares(shapes.get("base"), replace(CURRENT, filters=(left_out, "lm_head")), 2)
+    found = quantized_shares(shapes.get("base"), replace(CURRENT, filters=(left_out, "lm_head")), 2)
     assert found == pytest.approx(dict.fromkeys(MODULES, 1.0) | shares)
 
 
@@ -47,7 +47,9 @@ def test_a_fused_layer_has_the_attention_of_its_vendor():
     found, work = gpu.made(), shapes.get("base")
     twice = [t.model_copy(update={"form": "te", "seconds": 2 * t.seconds}) for t in found.profile.of(Part.ATTENTION)]
     own = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *twice]}))
-    native, fused = (step_time(own, work, CURRENT, execution).parts[ATTENTION] for execution in (Execution.NATIVE, Execution.FUSED))
+    native, fused = (
+        step_time(own, work, CURRENT, execution).parts[ATTENTION] for execution in (Execution.NATIVE, Execution.FUSED)
+    )
     assert fused == pytest.approx(2 * native)
     assert step_time(found, work, CURRENT, Execution.FUSED).parts[ATTENTION] == pytest.approx(native)
 

@@ -32,7 +32,9 @@ from own_models import Pair, small, trained
 from probe_drift import after, switch_off
 
 CPU = torch.device("cpu")
-SHORT = replace(SCHEDULES["micro"], steps=16, rows=4, length=64, validation_every=8, validation_rows=4, tail=8, warmup=4)
+SHORT = replace(
+    SCHEDULES["micro"], steps=16, rows=4, length=64, validation_every=8, validation_rows=4, tail=8, warmup=4
+)
 
 
 def micro(recipe: str, variant: Variant | None = None, schedule: Schedule = SHORT, seed: int = 0) -> Trajectory:
@@ -41,7 +43,7 @@ def micro(recipe: str, variant: Variant | None = None, schedule: Schedule = SHOR
     return loop.train(config, recipes.get(recipe), execution, schedule, data, seed, device=CPU, variant=variant)
 
 
-def half_quantised(parts: Parts) -> None:
+def half_quantized(parts: Parts) -> None:
     for module in parts.model.layers[0].modules():  # type: ignore[operator, index, union-attr]  # nn.Module's attributes have no types
         if isinstance(module, EmulatedLinear):
             module.spec = LinearSpec()
@@ -68,7 +70,9 @@ def judged(variant: Variant | None) -> Verdict:
     """The verdict on two seeds of te-current beside BF16, which is its own golden."""
     runs = [micro("te-current", variant, seed=seed).model_copy(update={"variant": ""}) for seed in (0, 1)]
     row = LossRow(margin=0.01, seeds=(2,), window=4, fell=0, why="a run of 16 steps")
-    return loss.judge(runs, controls(), from_runs(controls(), []), Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers())
+    return loss.judge(
+        runs, controls(), from_runs(controls(), []), Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers()
+    )
 
 
 def test_a_sound_run_is_green(eager):
@@ -80,9 +84,9 @@ def test_a_sound_run_is_green(eager):
     ("change", "words"),
     [
         (switch_off, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
-                      r"is equal to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
-        (half_quantised, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
-                         r"has an SQNR of 2\d\.\d dB to BF16's in step 15 \(seed 0\): quantisation was lost on the way"),
+                      r"is equal to BF16's in step 15 \(seed 0\): quantization was lost on the way"),
+        (half_quantized, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
+                         r"has an SQNR of 2\d\.\d dB to BF16's in step 15 \(seed 0\): quantization was lost on the way"),
         (misscaled, r"the gradient of layers.0.attention.q_proj.weight has an SQNR of 0.7 dB to BF16's in step 15 \(seed 0\): it is lost"),
         (untrained, r"the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 15 \(seed 0\): it is lost"),
     ],
@@ -136,7 +140,7 @@ def test_a_run_of_bf16_has_no_probe():
 
 @pytest.mark.parametrize("accumulation", [1, 4])
 def test_the_gradient_of_the_same_arithmetic_is_equal_to_the_bit(accumulation, monkeypatch, eager):
-    """A recipe whose linears quantise nothing is the BF16 model, clipped or not."""
+    """A recipe whose linears quantize nothing is the BF16 model, clipped or not."""
     schedule = replace(SHORT, steps=8, rows=2, accumulation=accumulation)
     made = micro("te-current", after(1, switch_off), schedule)
     assert [p.step for p in made.probes] == [3, 7]
@@ -163,7 +167,10 @@ def test_a_model_of_ones_own_is_probed_and_says_if_it_cannot_be():
     made = trained(small(), "te-current")
     assert [p.step for p in made.probes] == [1, 2] and made.unprobed == ""
     made = trained(small(factory=frozen, keep=("unembed",)), "te-current")
-    assert (made.probes, made.unprobed) == ([], "no weight of a linear that the recipe quantises is trained under its own name")
+    assert (made.probes, made.unprobed) == (
+        [],
+        "no weight of a linear that the recipe quantizes is trained under its own name",
+    )
 
 
 @pytest.mark.parametrize("where", ["summed", "norms"])
@@ -173,7 +180,11 @@ def test_too_little_memory_for_the_reference_ends_the_probe_and_not_the_run(wher
 
     monkeypatch.setattr(probe, where, full)
     made = micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
-    assert (made.probes, made.unprobed, len(made.loss)) == ([], "the memory of the GPU does not hold a second model in BF16", 4)
+    assert (made.probes, made.unprobed, len(made.loss)) == (
+        [],
+        "the memory of the GPU does not hold a second model in BF16",
+        4,
+    )
 
 
 def test_another_error_of_the_reference_is_an_error_of_the_run(monkeypatch):

@@ -76,7 +76,9 @@ def test_plain_lines_do_not_break_the_line_of_pytest_twice(tmp_path):
         column = 5
         plain.show(["3/4 tests"])
         plain.close()
-    assert (tmp_path / "log").read_text() == ("\nfp8-parity: 1/4 tests | ::error x\nfp8-parity: 2/4 tests\n\nfp8-parity: 3/4 tests\n")
+    assert (tmp_path / "log").read_text() == (
+        "\nfp8-parity: 1/4 tests | ::error x\nfp8-parity: 2/4 tests\n\nfp8-parity: 3/4 tests\n"
+    )
 
 
 def test_the_ticker_shows_until_it_is_stopped(tmp_path):
@@ -96,7 +98,9 @@ def test_the_ticker_shows_until_it_is_stopped(tmp_path):
         assert not ticker.thread.is_alive()
 
 
-@pytest.mark.parametrize(("width", "text"), [(20, "done | first | other"), (19, "done | first +1"), (10, "done +2"), (3, "don")])
+@pytest.mark.parametrize(
+    ("width", "text"), [(20, "done | first | other"), (19, "done | first +1"), (10, "done +2"), (3, "don")]
+)
 def test_what_does_not_fit_is_counted(width, text):
     assert fitting(["done", "first", "other"], width) == text
 

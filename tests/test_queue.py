@@ -37,7 +37,9 @@ class Worker:
 
 
 def session(names: list[str], workers: int, ours: bool = True) -> tuple[LongestFirst, list[Worker]]:
-    config: Any = SimpleNamespace(getvalue=lambda name: [f"{workers}*popen"], option=SimpleNamespace(tx=[f"{workers}*popen"]), hook=None)
+    config: Any = SimpleNamespace(
+        getvalue=lambda name: [f"{workers}*popen"], option=SimpleNamespace(tx=[f"{workers}*popen"]), hook=None
+    )
     queue = LongestFirst(config, None, lambda: ours)
     made = [Worker() for _ in range(workers)]
     for worker in made:
@@ -102,7 +104,23 @@ def test_no_worker_ends_long_after_the_mean(seconds, workers):
     assert end <= sum(seconds) / workers + 2 * seconds[0] + 1e-6
 
 
-GATE = [137.0, 101, 78, 78, 77, 70, 69, 68, 64, *[50.0] * 6, *[35.0] * 8, *[18.0] * 16, *[9.0] * 40, *[2.5] * 80, *[0.0] * 180]
+GATE = [
+    137.0,
+    101,
+    78,
+    78,
+    77,
+    70,
+    69,
+    68,
+    64,
+    *[50.0] * 6,
+    *[35.0] * 8,
+    *[18.0] * 16,
+    *[9.0] * 40,
+    *[2.5] * 80,
+    *[0.0] * 180,
+]
 """Seconds as in a gate of 16 workers: a few long trainings, many short checks, and tests that are skipped."""
 
 

@@ -45,10 +45,16 @@ def planted(spec, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("kill", r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 lost it in collective \d+ \(gloo:|torchrun then ended rank 0)"),
+        (
+            "kill",
+            r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 lost it in collective \d+ \(gloo:|torchrun then ended rank 0)",
+        ),
         ("leave", "^2 ranks: rank 1 failed: ValueError: the disk of this rank is full"),
         ("nan", r"the loss of step 1 is not finite on rank 1 \(nan\)"),
-        ("packages", "^2 ranks: rank 0, 1 failed: ValueError: the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0"),
+        (
+            "packages",
+            "^2 ranks: rank 0, 1 failed: ValueError: the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0",
+        ),
     ],
 )
 def test_one_sentence_names_the_rank(once, planted, fault, words):
@@ -90,7 +96,10 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
 
     monkeypatch.setattr(Torchrun, "wait", wait)
     monkeypatch.setattr(launch, "GRACE", 1.0)
-    with pytest.raises(ValueError, match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py"):
+    with pytest.raises(
+        ValueError,
+        match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py",
+    ):
         planted("hang", limit=limit, patience=100)
 
 
@@ -102,14 +111,20 @@ def test_a_run_that_measured_nothing_is_no_result(planted):
 def test_cells_that_ended_keep_their_records(session, once, planted, monkeypatch, eager):
     done = cell("ao-tensorwise")
     session.measure("gemm", done)
-    monkeypatch.setitem(checks.CHECKS, "sharded", Check("sharded", lambda spec: once("ranks-leave", lambda: planted("leave"))))
+    monkeypatch.setitem(
+        checks.CHECKS, "sharded", Check("sharded", lambda spec: once("ranks-leave", lambda: planted("leave")))
+    )
     with pytest.raises(ValueError, match="rank 1 failed: ValueError: the disk of this rank is full"):
         session.numerics("sharded", cell("bf16", "native", "micro").model_copy(update={"ranks": 2}))
-    assert [path.name for path in session.settings.records.glob("*.json")] == ["ao-tensorwise-tiny-emulated-topics-gemm.json"]
+    assert [path.name for path in session.settings.records.glob("*.json")] == [
+        "ao-tensorwise-tiny-emulated-topics-gemm.json"
+    ]
 
 
 def collective(number: int, name: str = "gloo:all_gather") -> Collective:
-    return Collective(number=number, group="0", name=name, dtypes=(["Float"], ["Float"]), sizes=([8], [16]), active=True, created=0.0)
+    return Collective(
+        number=number, group="0", name=name, dtypes=(["Float"], ["Float"]), sizes=([8], [16]), active=True, created=0.0
+    )
 
 
 def rank(number: int, state: str, **more: object) -> RankReport:
@@ -122,7 +137,8 @@ def rank(number: int, state: str, **more: object) -> RankReport:
         ([], "rank 0, 1, 2 never started: out of memory"),
         ([rank(0, "done"), rank(1, "done"), rank(2, "running")], "rank 2 ended and said nothing"),
         (
-            [rank(k, "hangs", waits=collective(4), last=[collective(4)]) for k in (0, 1)] + [rank(2, "asked", last=[collective(3)])],
+            [rank(k, "hangs", waits=collective(4), last=[collective(4)]) for k in (0, 1)]
+            + [rank(2, "asked", last=[collective(3)])],
             "rank 0 hangs in collective 4 (gloo:all_gather of 8 Float): rank 2 never came to it",
         ),
         (
@@ -132,7 +148,10 @@ def rank(number: int, state: str, **more: object) -> RankReport:
             "collective 4 (gloo:all_reduce of 8 Float)",
         ),
         (
-            [rank(0, "failed", error="RuntimeError: Connection closed", when=1), rank(1, "failed", error="KeyError: 'x'", when=2)],
+            [
+                rank(0, "failed", error="RuntimeError: Connection closed", when=1),
+                rank(1, "failed", error="KeyError: 'x'", when=2),
+            ],
             "rank 1 failed: KeyError: 'x'; rank 0 then lost the others",
         ),
     ],
@@ -143,7 +162,10 @@ def test_the_first_cause_is_named_from_the_reports(reports, words):
 
 def torchrun(*deaths: int) -> str:
     """What torchrun prints of ranks that died, by their exit codes."""
-    return "".join(f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 7{rank})\n" for rank, code in enumerate(deaths))
+    return "".join(
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: 7{rank})\n"
+        for rank, code in enumerate(deaths)
+    )
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,10 @@ def test_table_is_of_the_records(names, table, rows, page):
 
 def test_the_counts_are_those_of_the_records():
     text = (ROOT / "README.md").read_text()
-    assert f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s" in text
+    assert (
+        f"All {len(report('h200').verdicts)} checks of the H200s are green, and all {len(report('h100').verdicts)} of the H100s"
+        in text
+    )
     variants = [len(report(f"{gpu}-variants{part}").verdicts) for gpu in ("h200", "h100") for part in ("", "-numerics")]
     assert "So are {} and {} of the variants on H200s, and {} and {} on H100s.".format(*variants) in text
     gates = {len(report(f"{gpu}-gate").verdicts) for gpu in ("h200", "h100")}
@@ -109,7 +112,9 @@ def test_it_is_short_and_shows_a_small_picture():
 
 def test_the_reproducers_of_the_findings_are_whole_programs():
     """Each can be pasted as it is: it compiles, names a GPU, and imports nothing of this project."""
-    found = [b.text for b in blocks(ROOT / "docs" / "findings.md") if b.language == "python" and b.text.startswith('"""')]
+    found = [
+        b.text for b in blocks(ROOT / "docs" / "findings.md") if b.language == "python" and b.text.startswith('"""')
+    ]
     assert len(found) == 2
     for text in found:
         compile(text, "findings.md", "exec")

@@ -11,7 +11,7 @@ from fp8parity.workload.models import MODELS
 from fp8parity.workload.presets import presets
 
 ROWS = {cells[0].strip("`"): cells[1:] for cells in rows("recipes.md") if len(cells) in (6, 7)}
-BASES = [r for r in CATALOGUE if not r.base and r.linear.quantised]
+BASES = [r for r in CATALOGUE if not r.base and r.linear.quantized]
 
 
 @pytest.mark.parametrize("recipe", BASES, ids=lambda r: r.name)

@@ -81,7 +81,9 @@ def test_an_adapter_that_skips_modules_is_an_error(monkeypatch):
     real = torchao.convert_to_float8_training
 
     def lazy(model, *, config, module_filter_fn):
-        return real(model, config=config, module_filter_fn=lambda m, fqn: module_filter_fn(m, fqn) and "layers.3" not in fqn)
+        return real(
+            model, config=config, module_filter_fn=lambda m, fqn: module_filter_fn(m, fqn) and "layers.3" not in fqn
+        )
 
     monkeypatch.setattr(torchao, "convert_to_float8_training", lazy)
     with pytest.raises(ValueError, match=r"missing \['layers.3"):
@@ -106,11 +108,15 @@ def test_dimensions(recipe, features, tokens, message):
 
 
 def test_automodel_options():
-    config = torchao.config_for(replace(RECIPES["ao-tensorwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True)
+    config = torchao.config_for(
+        replace(RECIPES["ao-tensorwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True
+    )
     assert config.enable_fsdp_float8_all_gather
     assert config.emulate
     with pytest.raises(ValueError, match="works with the tensorwise recipe only"):
-        torchao.config_for(replace(RECIPES["ao-rowwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True)
+        torchao.config_for(
+            replace(RECIPES["ao-rowwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True
+        )
     with pytest.raises(ValueError, match="unknown torchao option 'fsdp_all_gather'"):
         torchao.config_for(replace(RECIPES["ao-tensorwise"], options=(("fsdp_all_gather", True),)), emulate=True)
 
@@ -143,7 +149,9 @@ def test_a_pattern_matches_recipes_and_no_variants():
 
 def test_where_each_recipe_runs():
     assert "needs a GPU of sm_90" in some(skip_reason(RECIPES["te-current"], Execution.NATIVE, None))
-    assert "needs sm_100 and below sm_120; this GPU is sm_90" in some(skip_reason(RECIPES["te-mxfp8"], Execution.NATIVE, (9, 0)))
+    assert "needs sm_100 and below sm_120; this GPU is sm_90" in some(
+        skip_reason(RECIPES["te-mxfp8"], Execution.NATIVE, (9, 0))
+    )
     assert "this GPU is sm_100" in some(skip_reason(RECIPES["te-block"], Execution.NATIVE, (10, 0)))
     assert skip_reason(RECIPES["ao-tensorwise"], Execution.NATIVE, (9, 0)) is None
     assert skip_reason(RECIPES["bf16"], Execution.NATIVE, None) is None
@@ -165,13 +173,17 @@ def test_each_recipe_runs_once_a_machine(monkeypatch):
     for hardware in (Hardware("cpu", "cpu", None), Hardware("h100", "cuda", (9, 0)), Hardware("b200", "cuda", (10, 0))):
         running = [c for c in matrix(["tiny"]) if cell_skip_reason(c, hardware, None) is None]
         assert sorted(c.recipe for c in running if c.execution != "fused") == sorted(RECIPES), hardware
-        native = {c.recipe for c in running if c.execution == "native" and Execution.FUSED in executions(RECIPES[c.recipe])}
+        native = {
+            c.recipe for c in running if c.execution == "native" and Execution.FUSED in executions(RECIPES[c.recipe])
+        }
         assert {c.recipe for c in running if c.execution == "fused"} == native, hardware
 
 
 def test_a_missing_package_is_a_reason(monkeypatch):
     monkeypatch.setattr(registry, "installed", lambda package: False)
-    assert "transformer_engine, which is not installed" in some(skip_reason(RECIPES["te-current"], Execution.NATIVE, (9, 0)))
+    assert "transformer_engine, which is not installed" in some(
+        skip_reason(RECIPES["te-current"], Execution.NATIVE, (9, 0))
+    )
     assert "torchao, which is not installed" in some(skip_reason(RECIPES["ao-rowwise"], Execution.EMULATED, None))
 
 
@@ -190,11 +202,12 @@ def test_transposes():
     assert not row.transposes_to(row)
     assert not tensor.transposes_to(square)
     assert BF16.transposes_to(BF16)
-    assert not LinearSpec().quantised
+    assert not LinearSpec().quantized
 
 
 @pytest.mark.parametrize(
-    ("version", "why"), [("0.17.0", "needs torchao 0.18 or later; 0.17.0 is installed"), ("0.18.0", None), ("1.2", None)]
+    ("version", "why"),
+    [("0.17.0", "needs torchao 0.18 or later; 0.17.0 is installed"), ("0.18.0", None), ("1.2", None)],
 )
 def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version, why):
     """torchao 0.17.0 has no MXFP8Linear: the cell says so instead of failing on an import."""
@@ -203,7 +216,7 @@ def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version
     assert skip_reason(recipes.get("ao-rowwise"), Execution.EMULATED, None) is None
 
 
-def test_the_control_is_studied_where_recipes_quantise():
+def test_the_control_is_studied_where_recipes_quantize():
     """Without this, the checks of the control on a GPU had no gradient to compare."""
     model = models.build(presets()["tiny"].model, 0)
     found = studied(model, RECIPES["bf16"])
@@ -212,7 +225,7 @@ def test_the_control_is_studied_where_recipes_quantise():
     assert not any("lm_head" in name or "embedding" in name for name in found)
 
 
-def test_a_tied_head_is_not_studied_where_a_recipe_quantises_it():
+def test_a_tied_head_is_not_studied_where_a_recipe_quantizes_it():
     """Its gradient holds that of the embedding, and has the embedding's name."""
     tied, plain = (models.build(replace(presets()["micro"].model, tied=tied), 0) for tied in (True, False))
     with_head = RECIPES["te-mxfp8-head"]

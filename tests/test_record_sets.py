@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging.loss_goldens import from_runs, path_of
-from fp8parity.records.schema import SCHEMA
 from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
-from fp8parity.records.storage import checksum, load_records, name_of, upgrade, write_json
-from narrowed import load_trajectory, some, trajectories
+from fp8parity.records.storage import load_records, name_of, write_json
+from narrowed import some, trajectories
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
 WIDER = (1e-4, 4e-4, -3e-4)
@@ -71,33 +70,6 @@ def test_an_empty_zip_is_named(tmp_path):
         pass
     with pytest.raises(ValueError, match=r"e.zip holds no records"):
         load_records(tmp_path / "e.zip")
-
-
-def test_a_record_of_schema_0_is_still_read(trajectory, tmp_path):
-    """Schema 0 had no kind and no mode, and no environment in its provenance."""
-    made = trajectory("te-current", 2, 0.01)
-    data = json.loads(write_json(tmp_path / "new.json", made).read_text())
-    for key in ("schema_version", "kind", "mode"):
-        del data[key]
-    del data["provenance"]["environment"]
-    data["checksum"] = checksum(data)
-    (tmp_path / "old.json").write_text(json.dumps(data))
-    found = load_trajectory(tmp_path / "old.json")
-    assert found == made.model_copy(update={"mode": "eager"})
-    assert (found.schema_version, found.mode, found.provenance.environment) == (1, "eager", {})
-    assert upgrade({"check": "gemm", "values": []})["kind"] == "measurements"
-
-
-def test_a_record_of_schema_1_keeps_its_number(trajectory, tmp_path):
-    """Its runs may lack what every run of today holds, and only the number says so. A new record of the same result replaces it."""
-    first = {"schema_version": 1, "mode": "eager", "first_gradients": {}}
-    assert upgrade(first) == first
-    old, new = trajectory(schema_version=1), trajectory(schema_version=SCHEMA, first_gradients={"a": 1.0})
-    assert merge([(Path("old"), old), (Path("new"), new)]) == [new]
-
-
-def test_an_upgrade_keeps_what_is_there():
-    assert upgrade({"schema_version": SCHEMA, "mode": "graphed"}) == {"schema_version": SCHEMA, "mode": "graphed"}
 
 
 def test_shards_of_a_matrix_become_one(shard, tmp_path, capsys):
@@ -167,7 +139,9 @@ def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, c
     report = tmp_path / "out.json"
     code = main(["judge", *sets, "--golden-dir", str(tmp_path), "--report", str(report)])
     assert code == 1
-    first, second = (json.loads((tmp_path / f"out-{name}.json").read_text())["verdicts"] for name in ("1-EPYC", "2-H200"))
+    first, second = (
+        json.loads((tmp_path / f"out-{name}.json").read_text())["verdicts"] for name in ("1-EPYC", "2-H200")
+    )
     assert {v["cell"]["recipe"]: v["status"] for v in first} == {"bf16": "pass", "te-current": "pass"}
     assert {v["cell"]["recipe"]: v["status"] for v in second} == {"bf16": "drift", "te-current": "drift"}
     control = dict(next(v for v in second if v["cell"]["recipe"] == "te-current")["lines"])["to control"]
@@ -200,7 +174,8 @@ def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("packages", {"torch": "1"}), ("driver", "570"), ("environment", {"NVTE_X": "1"}), ("device", "e")]
+    ("field", "value"),
+    [("packages", {"torch": "1"}), ("driver", "570"), ("environment", {"NVTE_X": "1"}), ("device", "e")],
 )
 def test_environments_differ_by_packages_driver_and_variables(trajectory, field, value):
     plain = trajectory()
@@ -228,7 +203,7 @@ def test_where_a_cache_lies_makes_no_other_machine(trajectory):
 
 def test_a_run_stands_in_for_one_of_its_own_make(trajectory):
     made = trajectory().provenance
-    assert made.alike(made.model_copy(update={"environment": {"TRITON_CACHE_DIR": "/x"}, "quantiser": "eager"}))
+    assert made.alike(made.model_copy(update={"environment": {"TRITON_CACHE_DIR": "/x"}, "quantizer": "eager"}))
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,9 @@ def test_splits_of_several_sets_stand_one_below_the_other(run):
         f"NVIDIA Made Up: training-step-split\n{split.text(SPLIT)}",
         f"NVIDIA Other: training-step-split-eager\n{split.text(OTHER)}\n",
     ]
-    assert [r["device"] for r in csv.DictReader(io.StringIO(Path("s.csv").read_text()))] == ["NVIDIA Made Up"] * 3 + ["NVIDIA Other"] * 3
+    assert [r["device"] for r in csv.DictReader(io.StringIO(Path("s.csv").read_text()))] == ["NVIDIA Made Up"] * 3 + [
+        "NVIDIA Other"
+    ] * 3
     assert [s["filter"] is None for s in json.loads(Path("s.json").read_text())] == [False, True]
 
 
@@ -85,9 +87,13 @@ def test_a_set_without_such_records_is_refused(run, command):
 
 def test_times_without_an_interval_name_their_record(run):
     few = gemm_records.made()
-    few = few.model_copy(update={"gemms": [few.gemms[0].model_copy(update={"bf16_seconds": [1.0], "recipe_seconds": [1.0]})]})
+    few = few.model_copy(
+        update={"gemms": [few.gemms[0].model_copy(update={"bf16_seconds": [1.0], "recipe_seconds": [1.0]})]}
+    )
     code, out, err = run([few], "gemm", "--csv", "g.csv")
-    assert (code, out) == (2, "") and err.startswith("fp8parity: te-current-codonfm-5b-native gemms-31x512: 1 values are too few")
+    assert (code, out) == (2, "") and err.startswith(
+        "fp8parity: te-current-codonfm-5b-native gemms-31x512: 1 values are too few"
+    )
     assert not Path("g.csv").exists()
 
 

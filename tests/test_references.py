@@ -17,7 +17,10 @@ def runs(trajectory):
     def made(*commits: str, dirty: bool = False):
         runs = [trajectory(seed=s) for s in range(len(commits))]
         changes = [{"commit": c, "dirty": dirty} for c in commits]
-        return [r.model_copy(update={"provenance": r.provenance.model_copy(update=c)}) for r, c in zip(runs, changes, strict=True)]
+        return [
+            r.model_copy(update={"provenance": r.provenance.model_copy(update=c)})
+            for r, c in zip(runs, changes, strict=True)
+        ]
 
     return made
 
@@ -50,8 +53,12 @@ def test_a_refusal_counts_its_other_reasons(runs):
 
 
 def test_all_lost_tests_of_a_cell_stand_in_one_line(trajectory):
-    lost = [Selected(cell="te-block-tiny-native", test=f"test_{c}", outcome="failed", checks=[c]) for c in ("gemm", "large")]
-    note = Manifest(session="s", options=[], started="a", ended="b", status="ok", provenance=trajectory().provenance, selected=lost)
+    lost = [
+        Selected(cell="te-block-tiny-native", test=f"test_{c}", outcome="failed", checks=[c]) for c in ("gemm", "large")
+    ]
+    note = Manifest(
+        session="s", options=[], started="a", ended="b", status="ok", provenance=trajectory().provenance, selected=lost
+    )
     whats = "gemm (no record holds it), large (no record holds it)"
     assert missing([note], []) == [f"the manifest of session s selected te-block-tiny-native {whats}"]
 
@@ -62,5 +69,7 @@ def test_a_set_without_a_manifest_is_said_to_have_none(trajectory):
     none = "this set has no manifest: what was selected is not known"
     assert unknown_selection([], [bf16, recipe]) == [none]
     assert unknown_selection([], [bf16]) == [f"{none}; only the BF16 control was checked and no recipe"]
-    note = Manifest(session="s", options=[], started="a", ended="b", status="ok", provenance=bf16.provenance, selected=[])
+    note = Manifest(
+        session="s", options=[], started="a", ended="b", status="ok", provenance=bf16.provenance, selected=[]
+    )
     assert unknown_selection([note], [bf16]) == []

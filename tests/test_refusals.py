@@ -32,7 +32,9 @@ def refused(done: Done, words: str, folder: Path) -> None:
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_a_report_without_a_place_is_refused(gate, tmp_path, workers):
     refused(
-        gate(*workers, "--parity-report", "file/r.html"), "--parity-report file/r.html: cannot write into file: Not a directory", tmp_path
+        gate(*workers, "--parity-report", "file/r.html"),
+        "--parity-report file/r.html: cannot write into file: Not a directory",
+        tmp_path,
     )
 
 
@@ -62,17 +64,29 @@ def project(tmp_path):
 
 
 def test_goldens_are_refused_in_ci(project):
-    refused(projects.start(project, "--golden-update", CI="true"), "--golden-update is refused: CI never records goldens", project)
+    refused(
+        projects.start(project, "--golden-update", CI="true"),
+        "--golden-update is refused: CI never records goldens",
+        project,
+    )
 
 
 def test_goldens_of_uncommitted_code_are_refused(project):
     (project / "more.txt").write_text("")
-    refused(projects.start(project, "--golden-update"), "--golden-update is refused: the working tree has uncommitted changes", project)
+    refused(
+        projects.start(project, "--golden-update"),
+        "--golden-update is refused: the working tree has uncommitted changes",
+        project,
+    )
 
 
 def test_a_golden_folder_that_is_not_there_is_refused(project):
     """Every check would end as an error, one after the other."""
-    refused(projects.start(project, "--golden-dir", "golen"), "--golden-dir golen: no such folder; --golden-update makes one", project)
+    refused(
+        projects.start(project, "--golden-dir", "golen"),
+        "--golden-dir golen: no such folder; --golden-update makes one",
+        project,
+    )
 
 
 def test_a_golden_folder_that_cannot_be_written_is_refused(project):

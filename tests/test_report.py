@@ -34,7 +34,10 @@ class TestSentence:
             (["pass", "improved"], [], True),
             (["pass"], ["required cell x was skipped: y"], False),
             ([], [], False),
-            *((["pass", status], [], False) for status in ("fail", "inconclusive", "drift", "no-golden", "stale", "error")),
+            *(
+                (["pass", status], [], False)
+                for status in ("fail", "inconclusive", "drift", "no-golden", "stale", "error")
+            ),
         ],
     )
     def test_the_report_has_it_and_says_whether_it_is_green(self, statuses, problems, green):
@@ -69,7 +72,9 @@ class TestKnownFailures:
         assert self.HEADLINE in re.sub("</?a[^>]*>", "", RENDERERS[ending](made))
 
     def test_the_issue_is_a_link(self, made):
-        assert 'known fail until 2999-01-01: <a href="https://example.org/7" rel="noopener">' in RENDERERS[".html"](made)
+        assert 'known fail until 2999-01-01: <a href="https://example.org/7" rel="noopener">' in RENDERERS[".html"](
+            made
+        )
 
     def test_without_one_there_is_no_section(self, faulty):
         assert faulty.known == []
@@ -80,7 +85,11 @@ class TestSize:
     def test_a_large_session_stays_under_5_mb(self, tmp_path):
         made = reports.report(models=reports.MODELS, steps=300, speeds=True)
         assert sum(len(c.gaps) for v in made.curves for c in v.curves) == 10 * 5 * 3
-        for suffix, least, most in ((".html", 1_500_000, 5_000_000), (".md", 5_000, 200_000), (".json", 100_000, 5_000_000)):
+        for suffix, least, most in (
+            (".html", 1_500_000, 5_000_000),
+            (".md", 5_000, 200_000),
+            (".json", 100_000, 5_000_000),
+        ):
             write(made, tmp_path / f"r{suffix}")
             assert least < (tmp_path / f"r{suffix}").stat().st_size < most
 
@@ -100,7 +109,9 @@ class TestMarkdown:
         assert f"| te-current | mini | native | {row.gap} | 0.50% | 3 | - | fail |" in text
         assert f"| te-current native | pass, {faulty.matrix.rows[1][1][0].gap} | fail, {row.gap} |" in text
 
-    @pytest.mark.parametrize("words", ["* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native", "1.43x (70B), 1.53x (405B)"])
+    @pytest.mark.parametrize(
+        "words", ["* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native", "1.43x (70B), 1.53x (405B)"]
+    )
     def test_what_did_not_run_and_claims_are_there(self, faulty, words):
         assert words in RENDERERS[".md"](faulty)
 
@@ -130,7 +141,10 @@ def test_judge_writes_each_format(tmp_path, capsys):
 def test_judge_names_the_formats_that_there_are(tmp_path, capsys):
     made = reports.layers("tiny", "te-current")
     write_json(tmp_path / "records" / name_of(made), made)
-    assert main(["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report", str(tmp_path / "r.pdf")]) == 2
+    assert (
+        main(["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report", str(tmp_path / "r.pdf")])
+        == 2
+    )
     assert "use .md or .html or .json" in capsys.readouterr().err
 
 

@@ -66,7 +66,10 @@ def visit(browser, file):
         page = context.new_page()
         page.on("console", lambda m: faults.append(f"{m.type}: {m.text}") if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda e: faults.append(str(e)))
-        page.on("request", lambda r: faults.append(r.url) if not r.url.startswith((path.as_uri(), "data:", "blob:")) else None)
+        page.on(
+            "request",
+            lambda r: faults.append(r.url) if not r.url.startswith((path.as_uri(), "data:", "blob:")) else None,
+        )
         page.goto(path.as_uri())
         page.wait_for_selector("html[data-drawn]", timeout=60_000)
         return page
@@ -96,7 +99,10 @@ def test_every_plot_is_drawn_inside_the_page(visit, width, scheme):
     for group, count in (("gap", 2), ("speed", 2), ("snr", 4), ("losses", 2)):
         for i in range(count):
             page.check(f"input[name=tab-{group}] >> nth={i}")
-            until(page, "[...document.querySelectorAll('.canvas')].every((c) => !c.checkVisibility() || c.querySelector('.main-svg'))")
+            until(
+                page,
+                "[...document.querySelectorAll('.canvas')].every((c) => !c.checkVisibility() || c.querySelector('.main-svg'))",
+            )
             plots |= {p["name"]: p for p in page.evaluate(DRAWN)}
     assert len(plots) == 15
     for plot in plots.values():
@@ -126,7 +132,10 @@ def luminance(page, css: str) -> float:
 
 def test_dark_and_light_follow_the_reader(visit):
     page = visit(color_scheme="light")
-    paper, ink = "getComputedStyle(document.body).backgroundColor", "getComputedStyle(document.querySelector('.xtick text')).fill"
+    paper, ink = (
+        "getComputedStyle(document.body).backgroundColor",
+        "getComputedStyle(document.querySelector('.xtick text')).fill",
+    )
     assert luminance(page, paper) > 240 and luminance(page, ink) < 60
     page.emulate_media(color_scheme="dark")
     until(page, f"parseInt({ink}.slice(4)) > 200")
@@ -215,7 +224,10 @@ def test_print_is_light_shows_what_the_page_shows_and_cuts_no_plot(visit):
     assert [p["name"] for p in plots] == ["overview", "gap-1", "speed-0", "speed-1", "snr-0", "paired-1"]
     assert {p["width"] for p in plots} == {1000}
     assert luminance(page, "getComputedStyle(document.querySelector('.xtick text')).fill") < 60
-    assert max(page.evaluate("[...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().height)")) <= 600
+    assert (
+        max(page.evaluate("[...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().height)"))
+        <= 600
+    )
 
 
 def test_one_button_opens_everything(visit):
@@ -233,7 +245,9 @@ def test_hostile_names_do_not_run(visit, tmp_path):
     _, given = reports.session(recipes=("te-current",))
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=bad)
     records = [r.model_copy(update={"cell": cell}) for r in given.records]
-    planted = Verdict(cell=cell, check=bad, status="fail", headline=bad, detail=LossDetail(margin=0.005, seeds=[0, 1, 2]))
+    planted = Verdict(
+        cell=cell, check=bad, status="fail", headline=bad, detail=LossDetail(margin=0.005, seeds=[0, 1, 2])
+    )
     path = tmp_path / "bad.html"
     write(view.build([planted], {bad: bad}, [bad], bad, Evidence(records=records, policy=given.policy)), path)
     page = visit(path)

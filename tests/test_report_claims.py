@@ -32,7 +32,13 @@ class TestClaims:
 
     @pytest.mark.parametrize(("differs", "count"), [("ten chars.", 1), ("too short", 0)])
     def test_what_differs_is_said_in_ten_characters_or_more(self, tmp_path, differs, count):
-        given = ("source", "abc"), ("url", "https://example.org"), ("metric", "loss gap"), ("model", "8B"), ("hardware", "B200")
+        given = (
+            ("source", "abc"),
+            ("url", "https://example.org"),
+            ("metric", "loss gap"),
+            ("model", "8B"),
+            ("hardware", "B200"),
+        )
         rows = [*given, ("recipe", "te-current"), ("published", "1%"), ("differs", differs)]
         (tmp_path / "claims.toml").write_text("[[claim]]\n" + "".join(f'{key} = "{value}"\n' for key, value in rows))
         if count:

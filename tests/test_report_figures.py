@@ -53,7 +53,10 @@ class TestCurves:
 
     def test_an_odd_first_step_stands_in_the_sentence(self):
         verdicts, given = reports.session(recipes=("te-current",))
-        odd = [with_loss(v, odd_start="gradient norm 0.9x BF16's").model_copy(update={"status": "fail"}) if v.loss else v for v in verdicts]
+        odd = [
+            with_loss(v, odd_start="gradient norm 0.9x BF16's").model_copy(update={"status": "fail"}) if v.loss else v
+            for v in verdicts
+        ]
         assert "(first step: gradient norm 0.9x BF16's; gap " in view.build(odd, {}, [], "m", given).sentence
 
     def test_without_a_golden_there_is_no_band(self):
@@ -64,8 +67,17 @@ class TestCurves:
         assert "there is no golden, so no band" in RENDERERS[".html"](made)
 
 
-NAMES = ["0.attention.q_proj", "0.mlp.up_proj", "10.attention.q_proj", "2.attention.q_proj", "2.attention.o_proj", "2.mlp.up_proj"]
-VALUES = [Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(NAMES) for g in ("fprop", "dgrad")]
+NAMES = [
+    "0.attention.q_proj",
+    "0.mlp.up_proj",
+    "10.attention.q_proj",
+    "2.attention.q_proj",
+    "2.attention.o_proj",
+    "2.mlp.up_proj",
+]
+VALUES = [
+    Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(NAMES) for g in ("fprop", "dgrad")
+]
 ALONE = [m for m in VALUES if m.metric.startswith("dgrad")]
 
 
@@ -73,15 +85,17 @@ class TestFigures:
     def test_no_two_curves_look_the_same(self):
         made = reports.report(recipes=tuple(f"te-{i}" for i in range(13)), seeds=2, steps=32)
         lines = [
-            (t["line"]["color"], t["line"].get("dash")) for t in figures.losses(made.curves[0], 0).data if "color" in t.get("line", {})
+            (t["line"]["color"], t["line"].get("dash"))
+            for t in figures.losses(made.curves[0], 0).data
+            if "color" in t.get("line", {})
         ]
-        drawn = [line for line in lines if line[0] in figures.COLOURS]
+        drawn = [line for line in lines if line[0] in figures.COLORS]
         assert len(drawn) == 14
         assert len(set(drawn)) == 14
 
-    def test_an_interval_has_the_colour_of_its_point(self, faulty):
+    def test_an_interval_has_the_color_of_its_point(self, faulty):
         points = [t for f in figures.gaps(faulty.rows) for t in f.data]
-        assert {t["marker"]["color"] for t in points} == {figures.COLOURS[0], figures.COLOURS[1]}
+        assert {t["marker"]["color"] for t in points} == {figures.COLORS[0], figures.COLORS[1]}
         assert all(t["error_x"]["color"] == t["marker"]["color"] for t in points)
 
     def test_modes_change_what_they_say(self, faulty):
@@ -122,7 +136,11 @@ class TestFigures:
     def test_a_heat_map_shows_columns_with_numbers_and_layers_in_order(self):
         native, fused = reports.layers("tiny", "bf16"), reports.layers("tiny", "te-current")
         made = snr._heat(
-            "t", "w", "r", [native.model_copy(update={"values": VALUES}), fused.model_copy(update={"values": ALONE})], snr.BY_LAYER
+            "t",
+            "w",
+            "r",
+            [native.model_copy(update={"values": VALUES}), fused.model_copy(update={"values": ALONE})],
+            snr.BY_LAYER,
         )
         assert made.rows == [NAMES[i] for i in (0, 1, 3, 4, 5, 2)]
         shown = {m.label: m.traces for m in figures.heat(made, 0).modes}
@@ -162,16 +180,26 @@ class TestFigures:
     def test_a_large_heat_map_is_compressed(self):
         made = reports.layers("tiny", "te-current")
         view = snr._heat("t", "w", "layer", [made], snr.BY_LAYER)
-        assert len(view.rows) == 56 and figures.heat(view, 0).height == 630 and "texttemplate" not in figures.heat(view, 0).data[0]
-        few = view.model_copy(update={"rows": view.rows[:24], "values": {k: m[:24] for k, m in view.values.items()}, "allowed": {}})
+        assert (
+            len(view.rows) == 56
+            and figures.heat(view, 0).height == 630
+            and "texttemplate" not in figures.heat(view, 0).data[0]
+        )
+        few = view.model_copy(
+            update={"rows": view.rows[:24], "values": {k: m[:24] for k, m in view.values.items()}, "allowed": {}}
+        )
         assert figures.heat(few, 0).height == 150 + 24 * 22 and "texttemplate" in figures.heat(few, 0).data[0]
 
     def test_trajectories_open_close_up_on_nine_tenths_of_the_gaps_and_on_all_that_are_red(self, faulty):
         green, red = (figures.paired(c, i) for i, c in enumerate(faulty.curves))
         assert [m.label for m in green.modes] == ["Close up", "With the band", "Tail"]
         found = sorted(abs(g) for c in faulty.curves[0].curves for s in c.gaps for g in s.gaps)
-        assert green.modes[0].layout["yaxis.range"][1] == pytest.approx(120 * found[int(0.9 * (len(found) - 1))], rel=1e-3)
-        shift = max(abs(g) for c in faulty.curves[1].curves if c.label == "te-current native" for s in c.gaps for g in s.gaps)
+        assert green.modes[0].layout["yaxis.range"][1] == pytest.approx(
+            120 * found[int(0.9 * (len(found) - 1))], rel=1e-3
+        )
+        shift = max(
+            abs(g) for c in faulty.curves[1].curves if c.label == "te-current native" for s in c.gaps for g in s.gaps
+        )
         assert red.modes[0].layout["yaxis.range"][1] >= 120 * shift * 0.999
 
     def test_no_number_is_lost_to_json(self, faulty):

@@ -12,7 +12,9 @@ from fp8parity.report.plots import RED
 @pytest.fixture(scope="module")
 def traded():
     """te-current is above its margin on mini. Both recipes have a speed on mini alone."""
-    verdicts, given = reports.session(recipes=("te-current", "te-block"), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.0081})
+    verdicts, given = reports.session(
+        recipes=("te-current", "te-block"), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.0081}
+    )
     speeds = [reports.speed("mini", "te-current", 1.2), reports.speed("mini", "te-block", 0.9)]
     return view.build([*verdicts, *speeds], {}, [], "m", given)
 
@@ -45,10 +47,15 @@ class TestOverview:
     def test_cells_without_a_speed_are_counted_and_the_red_ones_named(self, traded):
         [figure] = overview.overview(traded)
         assert figure.note == "Not in this picture: 2 cells with a loss gap and no measured speed, all green."
-        verdicts, given = reports.session(recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "tiny"): 0.0081})
+        verdicts, given = reports.session(
+            recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "tiny"): 0.0081}
+        )
         made = view.build([*verdicts, reports.speed("mini", "te-current")], {}, [], "m", given)
         [figure] = overview.overview(made)
-        assert "1 cell with a loss gap and no measured speed, among them red: te-current native on tiny (+0.8" in figure.note
+        assert (
+            "1 cell with a loss gap and no measured speed, among them red: te-current native on tiny (+0.8"
+            in figure.note
+        )
 
     def test_without_speeds_it_shows_the_gaps_of_all_recipes(self):
         [figure] = overview.overview(reports.report(recipes=("te-current", "te-block"), models=("tiny", "mini")))
@@ -69,7 +76,12 @@ class TestOverview:
 
 class TestSpeed:
     def test_one_panel_a_size_and_one_axis_for_all(self, traded):
-        made = view.build([reports.speed(m, r, x) for m, r, x in [("mini", "a", 1.3), ("mini", "b", 0.7), ("1b", "a", 1.1)]], {}, [], "m")
+        made = view.build(
+            [reports.speed(m, r, x) for m, r, x in [("mini", "a", 1.3), ("mini", "b", 0.7), ("1b", "a", 1.1)]],
+            {},
+            [],
+            "m",
+        )
         found = speed_plots.panels(made.speeds)
         assert [f.name for f in found] == ["speed-0", "speed-1", "memory-0", "memory-1"]
         assert found[0].layout["xaxis"]["range"] == found[1].layout["xaxis"]["range"]
@@ -77,7 +89,7 @@ class TestSpeed:
         assert low < 0.68 and high > 1.32
         assert found[0].layout["xaxis"]["side"] == "top"
 
-    def test_faster_and_slower_have_two_colours_and_their_numbers(self, traded):
+    def test_faster_and_slower_have_two_colors_and_their_numbers(self, traded):
         bars = speed_plots.panels(traded.speeds)[0].data[0]
         assert bars["y"] == ["te-current native", "te-block native"]
         assert (bars["base"], bars["x"], bars["text"]) == (1, [0.2, -0.1], ["1.20x", "0.90x"])

@@ -61,7 +61,9 @@ class TestPage:
         for tag, attrs in page.tags:
             for name in ("src", "href", "srcset", "data"):
                 value = attrs.get(name)
-                assert value is None or value.startswith(("#", "data:")) or (tag == "a" and value.startswith("https://")), (tag, attrs)
+                assert (
+                    value is None or value.startswith(("#", "data:")) or (tag == "a" and value.startswith("https://"))
+                ), (tag, attrs)
         policy = next(m["content"] for m in page.of("meta") if m.get("http-equiv") == "Content-Security-Policy")
         assert policy.startswith("default-src 'none';")
         assert "'unsafe-inline'" not in policy.split("script-src")[1]
@@ -99,7 +101,7 @@ class TestPage:
         assert len(images) == len(found)
         assert all(len(a["aria-label"]) > 40 for a in images)
 
-    def test_status_is_never_colour_alone(self, page):
+    def test_status_is_never_color_alone(self, page):
         assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds
         for attrs in page.of("span"):
             if "s-fail" in (attrs.get("class") or ""):
@@ -163,7 +165,9 @@ class TestPage:
         times = ["2026-11-22T09:59:01+00:00", "2026-11-22T11:30:59+00:00", ""]
         dated = [r.model_copy(update={"recorded": times[min(i, 2)]}) for i, r in enumerate(given.records)]
         made = view.build(verdicts, {}, [], "m", Evidence(records=dated, goldens=given.goldens, policy=given.policy))
-        assert dict(made.compared)["recorded"] == "2026-11-22 09:59 to 2026-11-22 11:30 UTC; 4 older records hold no time"
+        assert (
+            dict(made.compared)["recorded"] == "2026-11-22 09:59 to 2026-11-22 11:30 UTC; 4 older records hold no time"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +175,9 @@ def hostile() -> view.Report:
     """A name from a record, in every place where one is shown."""
     _, given = reports.session(recipes=("te-current",))
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=HOSTILE)
-    seeds = [r.model_copy(update={"cell": cell, "provenance": reports.provenance(device=HOSTILE)}) for r in given.records]
+    seeds = [
+        r.model_copy(update={"cell": cell, "provenance": reports.provenance(device=HOSTILE)}) for r in given.records
+    ]
     detail = LossDetail(margin=0.005, seeds=[0, 1, 2], unmeasured=[HOSTILE])
     planted = verdict("fail", cell=cell, headline=HOSTILE, lines=[(HOSTILE, HOSTILE)], detail=detail)
     evidence = Evidence(records=seeds, policy=given.policy)

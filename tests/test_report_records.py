@@ -36,7 +36,9 @@ def session(tmp_path):
                 raise ValueError("no such layer")
             return checks[cell]
 
-        runner = SimpleNamespace(trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None)
+        runner = SimpleNamespace(
+            trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None
+        )
         stand_in = SimpleNamespace(
             feed=Feed(None, "main"),
             runner=runner, corpora=["topics"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
@@ -57,7 +59,9 @@ def session(tmp_path):
                     outcome = "failed"
                 test = f"{call.__name__}[{cell.id}]"
                 properties = [(CELL, cell.id), *item.user_properties]
-                report = pytest.TestReport(test, ("f", 0, "d"), {}, outcome, "no such layer", "call", (), 0, 0, 0, properties)
+                report = pytest.TestReport(
+                    test, ("f", 0, "d"), {}, outcome, "no such layer", "call", (), 0, 0, 0, properties
+                )
                 listener.pytest_runtest_logreport(report)
         config = SimpleNamespace(option=SimpleNamespace(collectonly=False), stash=pytest.Stash())
         stopped = {"exitstatus": pytest.ExitCode.OK, "shouldfail": False, "shouldstop": False}
@@ -86,4 +90,6 @@ def test_a_record_that_cannot_be_read_is_a_problem(session, tmp_path):
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 5'))
     found = session()
     assert not found.report.green
-    assert found.problems == [f"the report lacks its plots: {path}: its checksum does not match its content; it was edited or damaged"]
+    assert found.problems == [
+        f"the report lacks its plots: {path}: its checksum does not match its content; it was edited or damaged"
+    ]

@@ -43,8 +43,18 @@ def steep(run: Trajectory) -> Trajectory:
 
 def split() -> TimeSplit:
     bf16 = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.003, Category.IDLE: 0.001})
-    recipe = Split(seconds=0.008, categories={Category.GEMM: 0.003, Category.QUANTISE: 0.002, Category.ATTENTION: 0.003})
-    return TimeSplit(cell=CELL, mode=Mode.COMPILED, tokens=1000, bf16=bf16, recipe=recipe, provenance=reports.provenance(), session="s")
+    recipe = Split(
+        seconds=0.008, categories={Category.GEMM: 0.003, Category.QUANTIZE: 0.002, Category.ATTENTION: 0.003}
+    )
+    return TimeSplit(
+        cell=CELL,
+        mode=Mode.COMPILED,
+        tokens=1000,
+        bf16=bf16,
+        recipe=recipe,
+        provenance=reports.provenance(),
+        session="s",
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +77,13 @@ class TestGemms:
         assert point.tflops[0] == pytest.approx(640, rel=0.01) and point.ratio == pytest.approx(1.9, rel=0.01)
 
     def test_a_gemm_that_failed_is_no_point(self):
-        record = gemm_records.changed(gemm_records.made(), "qkv fprop kernel", failed="out of memory", bf16_seconds=[], recipe_seconds=[])
+        record = gemm_records.changed(
+            gemm_records.made(), "qkv fprop kernel", failed="out of memory", bf16_seconds=[], recipe_seconds=[]
+        )
         shown = throughput.view([], Evidence([record])).gemms
-        assert len(shown) == len(record.gemms) - 1 and not any((p.place, p.mode) == ("qkv fprop", "kernel") for p in shown)
+        assert len(shown) == len(record.gemms) - 1 and not any(
+            (p.place, p.mode) == ("qkv fprop", "kernel") for p in shown
+        )
 
     def test_records_of_another_tool_are_left_out(self):
         others = [gemm_records.made(tool="te-benchmark"), gemm_records.main_grads(gemm_records.made())]
@@ -80,11 +94,17 @@ class TestGemms:
         [own] = json.loads(gemms.as_json([gemm_records.made()]))
         place = ("recipe", "model", "micro_batch", "sequence", "sums")
         assert found == {"content": "gemms-31x512"} | {key: own[key] for key in place}
-        assert [(s["mode"], s["gemm"]) for s in found["sums"]][4:8] == [("training", g) for g in ("all", "fprop", "dgrad", "wgrad")]
+        assert [(s["mode"], s["gemm"]) for s in found["sums"]][4:8] == [
+            ("training", g) for g in ("all", "fprop", "dgrad", "wgrad")
+        ]
 
     def test_a_sum_that_lacks_a_gemm_is_none_and_too_few_pairs_have_no_sums(self):
-        lost = gemm_records.changed(gemm_records.made(), "qkv fprop kernel", failed="out of memory", bf16_seconds=[], recipe_seconds=[])
-        few = gemm_records.changed(gemm_records.made(), "qkv fprop kernel", bf16_seconds=[1.0] * 5, recipe_seconds=[1.0] * 5)
+        lost = gemm_records.changed(
+            gemm_records.made(), "qkv fprop kernel", failed="out of memory", bf16_seconds=[], recipe_seconds=[]
+        )
+        few = gemm_records.changed(
+            gemm_records.made(), "qkv fprop kernel", bf16_seconds=[1.0] * 5, recipe_seconds=[1.0] * 5
+        )
         [found] = throughput.view([], Evidence([lost, few])).gemm_sums
         assert (found.sums[0].failed, found.sums[0].ratio) == ("qkv fprop: out of memory", None)
 
@@ -92,7 +112,9 @@ class TestGemms:
         """docs/gemms.md: ao-rowwise with its casts on an H100."""
         records = sets.load([ROOT / "golden" / "records" / "gemms.zip"])
         [found] = [s for s in throughput.view([], Evidence(records)).gemm_sums if s.recipe == "ao-rowwise"]
-        training = {s.gemm: (some(s.ratio), some(s.low), some(s.high)) for s in found.sums if s.mode == GemmMode.TRAINING}
+        training = {
+            s.gemm: (some(s.ratio), some(s.low), some(s.high)) for s in found.sums if s.mode == GemmMode.TRAINING
+        }
         texts = ["{:.2f}x [{:.2f}, {:.2f}]".format(*training[g]) for g in ("fprop", "dgrad", "wgrad")]
         page = (ROOT / "docs" / "gemms.md").read_text()
         assert [text for text in texts if text not in page] == []
@@ -144,7 +166,14 @@ class TestSizes:
         assert "error_y" not in theirs and theirs["marker"]["symbol"] == "diamond-open"
 
     def test_a_claim_gives_sizes_as_numbers(self):
-        fields = {"source": "them", "url": "https://a.b", "recipe": ["te-current"], "metric": "speed-up", "model": "m", "hardware": "h"}
+        fields = {
+            "source": "them",
+            "url": "https://a.b",
+            "recipe": ["te-current"],
+            "metric": "speed-up",
+            "model": "m",
+            "hardware": "h",
+        }
         more = {"published": "1.2x", "differs": "everything differs"}
         assert Claim(**fields, **more, by_size={"1.8": 1.2}).by_size == {"1.8": 1.2}  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="by_size"):
@@ -155,10 +184,10 @@ class TestSplit:
     def test_both_sides_are_bars_of_categories(self, report):
         bf16, recipe = report.throughput.splits
         assert bf16.milliseconds == pytest.approx({"gemm": 6.0, "attention": 3.0, "idle": 1.0})
-        assert recipe.milliseconds == pytest.approx({"gemm": 3.0, "quantise": 2.0, "attention": 3.0})
+        assert recipe.milliseconds == pytest.approx({"gemm": 3.0, "quantize": 2.0, "attention": 3.0})
         drawn = throughput_figures.split(report.throughput.splits)
         shares = {t["name"]: t["x"] for t in drawn.data}
-        assert shares == {"gemm": [60.0, 37.5], "attention": [30.0, 37.5], "idle": [10.0, 0.0], "quantise": [0.0, 25.0]}
+        assert shares == {"gemm": [60.0, 37.5], "attention": [30.0, 37.5], "idle": [10.0, 0.0], "quantize": [0.0, 25.0]}
         assert drawn.modes[1].traces["x"][0] == [6.0, 3.0]
 
 
@@ -202,7 +231,9 @@ def test_everything_reaches_the_page(report):
 
 
 def test_a_name_cannot_change_a_plot():
-    point = GemmPoint(recipe="<b>x", model="m", place="p", mode="kernel", gflops=1, intensity=(1, 2), tflops=(3, 4), ratio=1.2)
+    point = GemmPoint(
+        recipe="<b>x", model="m", place="p", mode="kernel", gflops=1, intensity=(1, 2), tflops=(3, 4), ratio=1.2
+    )
     drawn = throughput_figures.by_shape([point])
     assert "<b>" not in json.dumps(drawn.model_dump())
 

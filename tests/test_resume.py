@@ -92,7 +92,9 @@ def test_a_copied_record_is_trained_again(session, trained, of, seed, variant, w
 
 @pytest.mark.slow
 @pytest.mark.parametrize("resume", [True, False])
-@pytest.mark.parametrize("damage", [lambda t: t[: len(t) // 2], lambda t: t.replace('"seed": 0', '"seed": 7'), lambda t: ""])
+@pytest.mark.parametrize(
+    "damage", [lambda t: t[: len(t) // 2], lambda t: t.replace('"seed": 0', '"seed": 7'), lambda t: ""]
+)
 def test_a_damaged_record_is_trained_again_and_one_line_says_so(session, trained, damage, resume):
     session.trajectory(BF16, 0)
     path = path_of(session, BF16, "seed0")

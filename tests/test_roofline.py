@@ -41,11 +41,17 @@ def test_speed_up_of_a_layer():
 
 def test_counts_and_groups_multiply():
     one, many = GemmShape("a", 512, 512, 512), GemmShape("a", 512, 512, 512, groups=3, count=2)
-    assert roofline.linear_seconds(many, META, "tensorwise") == pytest.approx(6 * roofline.linear_seconds(one, META, "tensorwise"))
+    assert roofline.linear_seconds(many, META, "tensorwise") == pytest.approx(
+        6 * roofline.linear_seconds(one, META, "tensorwise")
+    )
 
 
 def test_every_fp8_recipe_has_a_formula():
-    quantised = {r.name for r in RECIPES.values() if r.linear.quantised and not r.base and r.name.partition("-")[0] in ("te", "ao")}
-    assert quantised - set(roofline.FORMULAS) == {"te-nvfp4"}
+    quantized = {
+        r.name
+        for r in RECIPES.values()
+        if r.linear.quantized and not r.base and r.name.partition("-")[0] in ("te", "ao")
+    }
+    assert quantized - set(roofline.FORMULAS) == {"te-nvfp4"}
     with pytest.raises(ValueError, match="no formula.*te-nvfp4"):
         roofline.speed_up([GemmShape("a", 512, 512, 512)], META, "te-nvfp4")

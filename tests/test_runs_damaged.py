@@ -16,7 +16,11 @@ from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 CHANGED = {
     "HF, trainer_state.json of 4 decimals": ('"step"', '"stop"', "KeyError: 'step'"),
-    "W&B, history": ('"train/global_step": 5,', '"train/global_step": 1e999,', "a step must be a whole number, not '1e999'"),
+    "W&B, history": (
+        '"train/global_step": 5,',
+        '"train/global_step": 1e999,',
+        "a step must be a whole number, not '1e999'",
+    ),
     "W&B, exported chart": ("\n5,", "\ninf,", "a step must be a whole number, not 'inf'"),
     "AutoModel, training.jsonl": ('"step": 5,', '"step": Infinity,', "a step must be a whole number, not 'Infinity'"),
     "DeepSpeed, CSV": ("step,", "steps,", "KeyError: 'step'"),
@@ -30,14 +34,20 @@ CHANGED = {
 }
 """Format -> a text of its file, what stands there instead, and what the message says of it."""
 WRITTEN = {
-    "golden.json": ('{"lm loss": {"step_interval": 1}}', "Megatron's golden: it is damaged or of another layout (KeyError: 'values')"),
+    "golden.json": (
+        '{"lm loss": {"step_interval": 1}}',
+        "Megatron's golden: it is damaged or of another layout (KeyError: 'values')",
+    ),
     "golden-list.json": ('[{"step_interval": 1}]', "Megatron's golden: "),
     "state.json": (
         '{"log_history": null}',
         "trainer_state.json: it is damaged or of another layout (TypeError",
     ),
     "deep.json": ("[" * 100_000, "JSON list: it is damaged or of another layout (RecursionError"),
-    "titan.txt": ("".join(f"{s} 2.5\n" for s in range(30)) + "30 2.5 2.5\n", "steps and losses: too many values to unpack"),
+    "titan.txt": (
+        "".join(f"{s} 2.5\n" for s in range(30)) + "30 2.5 2.5\n",
+        "steps and losses: too many values to unpack",
+    ),
 }
 """File -> its content, and what the message says of it."""
 

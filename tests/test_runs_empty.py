@@ -61,7 +61,10 @@ def validation(row: dict[str, Any]) -> Table:
 def counted(row: dict[str, Any]) -> Table:
     """W&B counts calls: a validation after each 99 rows has a number of its own."""
     at = row["step"] + (row["step"] - 1) // 99
-    return [row | {"step": at}, *([{"step": at + 1, "lr": row["lr"], "val_loss": 3.0}] if row["step"] % 99 == 0 else [])]
+    return [
+        row | {"step": at},
+        *([{"step": at + 1, "lr": row["lr"], "val_loss": 3.0}] if row["step"] % 99 == 0 else []),
+    ]
 
 
 @pytest.mark.parametrize("change", [own_row, between, seldom, validation, counted])
@@ -74,12 +77,17 @@ def test_a_sound_run_whose_losses_lie_in_other_rows_stays_green(change, verdict)
 def test_a_lost_loss_among_rows_of_other_metrics_is_undecided(write, tmp_path):
     made = changed(1, counted)
     made[150]["loss"] = None
-    v = judge([runs.read(write(tmp_path / "a", changed(0, counted)))], [runs.read(write(tmp_path / "b", made))], Asked())
-    assert (v.status, v.headline) == ("inconclusive", "FP8's loss is empty at step 151 (1 in all): perhaps it was not finite")
+    v = judge(
+        [runs.read(write(tmp_path / "a", changed(0, counted)))], [runs.read(write(tmp_path / "b", made))], Asked()
+    )
+    assert (v.status, v.headline) == (
+        "inconclusive",
+        "FP8's loss is empty at step 151 (1 in all): perhaps it was not finite",
+    )
 
 
 @pytest.mark.parametrize("skipped", [0, 1])
-def test_a_step_that_the_optimiser_skipped_has_no_loss(skipped, tmp_path):
+def test_a_step_that_the_optimizer_skipped_has_no_loss(skipped, tmp_path):
     made = [row | {"skipped-iterations": 0} for row in table()]
     made[150] |= {"loss": None, "skipped-iterations": skipped}
     run = runs.read(as_csv(tmp_path / "a", made))

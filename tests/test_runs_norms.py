@@ -51,7 +51,10 @@ def test_a_norm_that_was_written_as_nothing_is_red_for_fp8_and_undecided_for_bf1
     v = verdict(table(), without(1, lost))
     assert (v.status, v.headline) == ("fail", f"FP8's gradient norm is empty at step {says}: it was not finite")
     v = verdict(without(0, lost), table(1))
-    assert (v.status, v.headline) == ("inconclusive", f"BF16's gradient norm is empty at step {says}: it was not finite")
+    assert (v.status, v.headline) == (
+        "inconclusive",
+        f"BF16's gradient norm is empty at step {says}: it was not finite",
+    )
 
 
 TENTH = range(10, 401, 10)
@@ -117,7 +120,9 @@ def test_a_norm_that_lies_in_other_rows_stays_green(change, verdict):
 @pytest.mark.parametrize("change", [apart, after, validation])
 @pytest.mark.parametrize("write", [as_csv, as_lines, as_list])
 def test_a_lost_norm_among_such_rows_is_red(change, write, tmp_path):
-    made = [row | ({"grad_norm": None} if row["step"] == 151 and "grad_norm" in row else {}) for row in changed(1, change)]
+    made = [
+        row | ({"grad_norm": None} if row["step"] == 151 and "grad_norm" in row else {}) for row in changed(1, change)
+    ]
     v = verdict_on(write, tmp_path, changed(0, change), made)
     assert (v.status, v.headline) == ("fail", "FP8's gradient norm is empty at step 151 (1 in all): it was not finite")
 
@@ -129,7 +134,10 @@ def test_a_lost_norm_of_every_tenth_row_is_red(verdict):
 
 def test_a_lost_norm_is_undecided_where_both_runs_lost_some(verdict):
     v = verdict(without(0, [3, 90]), without(1, [6, 90]))
-    assert (v.status, v.headline) == ("inconclusive", "FP8's gradient norm is empty at step 6 (1 in all): perhaps it was not finite")
+    assert (v.status, v.headline) == (
+        "inconclusive",
+        "FP8's gradient norm is empty at step 6 (1 in all): perhaps it was not finite",
+    )
 
 
 def restarted(first: Table, again: Table) -> Table:
@@ -166,7 +174,7 @@ def test_a_restarted_run_whose_norms_have_rows_of_their_own_stays_green(change, 
 
 
 @pytest.mark.parametrize("skipped", [0, 1])
-def test_a_step_that_the_optimiser_skipped_has_no_norm(skipped, tmp_path):
+def test_a_step_that_the_optimizer_skipped_has_no_norm(skipped, tmp_path):
     made = [row | {"skipped-iterations": 0} for row in without(1, [151])]
     made[150]["skipped-iterations"] = skipped
     run = runs.read(as_csv(tmp_path / "a", made))

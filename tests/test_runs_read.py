@@ -12,7 +12,18 @@ import pytest
 from curves import HF, curve
 from fp8parity import runs
 from fp8parity.runs.run import decimals, number
-from log_files import WRITERS, Curve, automodel, megatron, megatron_tensorboard, nanochat, nanotron, tensorboard, titan, wandb_csv
+from log_files import (
+    WRITERS,
+    Curve,
+    automodel,
+    megatron,
+    megatron_tensorboard,
+    nanochat,
+    nanotron,
+    tensorboard,
+    titan,
+    wandb_csv,
+)
 from torch.utils.tensorboard import SummaryWriter
 
 DIGITS = {
@@ -44,7 +55,10 @@ def test_a_format_is_read_as_it_was_written(format, tmp_path):
 
 
 def test_what_a_loss_is_the_loss_of(tmp_path):
-    kinds = {name: runs.read(write(tmp_path / f"{i}", curve(steps=30))).averaging for i, (name, write) in enumerate(WRITERS.items())}
+    kinds = {
+        name: runs.read(write(tmp_path / f"{i}", curve(steps=30))).averaging
+        for i, (name, write) in enumerate(WRITERS.items())
+    }
     assert kinds["nanochat, printed"] == "moving average"
     assert kinds["Megatron, printed"] == "mean since the last log"
     assert kinds["Megatron, TensorBoard"] == "of one step"
@@ -60,7 +74,9 @@ def test_tensorboard_is_not_sampled(tmp_path):
 def test_a_resumed_run_keeps_the_last_writer(tmp_path):
     whole = curve(steps=60)
     first = Curve([x + 1 for x in whole.loss[:40]], whole.grad_norm[:40], whole.learning_rate[:40])
-    again = replace(whole, loss=whole.loss[30:], grad_norm=whole.grad_norm[30:], learning_rate=whole.learning_rate[30:], first=31)
+    again = replace(
+        whole, loss=whole.loss[30:], grad_norm=whole.grad_norm[30:], learning_rate=whole.learning_rate[30:], first=31
+    )
     for write, path in ((automodel, tmp_path / "jsonl"), (megatron_tensorboard, tmp_path / "events")):
         write(path, first)
         run = runs.read(write(path, again))
@@ -95,7 +111,9 @@ def test_two_runs_in_one_folder_are_refused(tmp_path):
         runs.read(tmp_path)
 
 
-@pytest.mark.parametrize("format", ["Megatron, printed", "AutoModel, training.jsonl", "Megatron, TensorBoard", "torchtitan, printed"])
+@pytest.mark.parametrize(
+    "format", ["Megatron, printed", "AutoModel, training.jsonl", "Megatron, TensorBoard", "torchtitan, printed"]
+)
 def test_nan_is_seen(format, tmp_path):
     """Megatron leaves a NaN out of its line; the others write it."""
     made = curve(steps=40)
@@ -131,7 +149,9 @@ def test_a_skipped_step_of_megatron_is_no_nan(tmp_path):
 def test_validation_lines_of_torchtitan_are_no_steps(tmp_path):
     made = curve(steps=30)
     path = titan(tmp_path / "run", made)
-    path.write_text(path.read_text() + "\x1b[33mvalidate step: 30  \x1b[32mloss:  9.9999  \x1b[33mmemory:  1.00GiB(1.25%)\n")
+    path.write_text(
+        path.read_text() + "\x1b[33mvalidate step: 30  \x1b[32mloss:  9.9999  \x1b[33mmemory:  1.00GiB(1.25%)\n"
+    )
     assert runs.read(path).loss[-1] == pytest.approx(made.loss[-1], abs=1e-5)
 
 
@@ -158,7 +178,9 @@ def test_the_last_checkpoint_counts(tmp_path):
 
 def test_goldens_of_megatron_and_torchtitan(tmp_path):
     values = {str(s): 10.0 - s / 1000 for s in range(1, 51)}
-    (tmp_path / "golden.json").write_text(json.dumps({"lm loss": {"start_step": 1, "end_step": 50, "step_interval": 1, "values": values}}))
+    (tmp_path / "golden.json").write_text(
+        json.dumps({"lm loss": {"start_step": 1, "end_step": 50, "step_interval": 1, "values": values}})
+    )
     (tmp_path / "titan.txt").write_text("".join(f"{s} {v}\n" for s, v in values.items()))
     for name in ("golden.json", "titan.txt"):
         assert runs.read(tmp_path / name).loss == list(values.values())
@@ -199,7 +221,11 @@ BAD = {
     "an infinite step": ("run.csv", "step,loss\ninf,2.5\n", "a step must be a whole number, not 'inf'"),
     "a loss that is no number": ("run.csv", "step,loss\n1,high\n", "could not convert"),
     "broken JSON": ("run.jsonl", '{"step": 1, "loss": 2.5}\n{"step": 2, "lo', "run.jsonl:2: not valid JSON"),
-    "two runs in one chart": ("run.csv", '"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n', "several runs in one table"),
+    "two runs in one chart": (
+        "run.csv",
+        '"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n',
+        "several runs in one table",
+    ),
 }
 
 

@@ -131,7 +131,10 @@ def test_an_export_without_the_columns_of_the_validation_stays_green(verdict):
 
 
 def test_a_lost_loss_in_a_table_of_losses_alone_is_a_missing_point(tmp_path):
-    made = restarted([{"step": row["step"], "loss": row["loss"]} for row in table(1)], lambda row: {"step": row["step"], "loss": None})
+    made = restarted(
+        [{"step": row["step"], "loss": row["loss"]} for row in table(1)],
+        lambda row: {"step": row["step"], "loss": None},
+    )
     for write in (as_csv, as_lines):
         run = runs.read(write(tmp_path / "a", made))
         assert (run.missing, run.empty, run.replaced, len(run.loss)) == (51, [], 51, 349)

@@ -79,10 +79,16 @@ def test_a_page_shows_what_is_red_and_says_what_it_leaves_out(large):
     page = shortened(large)
     assert [len(v.curves) for v in page.report.curves] == [COLUMNS]
     assert f"te-current-plugin{COLUMNS + 19} native" in [c.label for v in page.report.curves for c in v.curves]
-    assert all(len(h.columns) == COLUMNS and all(len(row) == COLUMNS for m in h.values.values() for row in m) for h in page.report.heats)
+    assert all(
+        len(h.columns) == COLUMNS and all(len(row) == COLUMNS for m in h.values.values() for row in m)
+        for h in page.report.heats
+    )
     assert page.report.heats
     [line] = page.left_out
-    assert line == f"This page shows {COLUMNS} of {COLUMNS + 21} curves and columns, what is red first. A .json report holds all of them."
+    assert (
+        line
+        == f"This page shows {COLUMNS} of {COLUMNS + 21} curves and columns, what is red first. A .json report holds all of them."
+    )
     assert line in html(large)
     assert page.report.sentence == large.sentence
     assert len(page.report.rows) == len(large.rows)
@@ -94,7 +100,10 @@ def test_a_usual_report_is_shown_whole(faulty):
 
 
 def test_many_cells_and_messages_are_cut(large):
-    rows = [large.rows[0].model_copy(update={"anchor": f"cell-{i}", "status": "fail" if i == 999 else "pass"}) for i in range(1000)]
+    rows = [
+        large.rows[0].model_copy(update={"anchor": f"cell-{i}", "status": "fail" if i == 999 else "pass"})
+        for i in range(1000)
+    ]
     page = shortened(large.model_copy(update={"rows": rows, "failures": ["text"] * 1000}))
     assert (len(page.cells), len(page.report.failures), len(page.report.rows)) == (CELLS, MESSAGES, 1000)
     assert page.cells[-1].anchor == "cell-999"

@@ -15,7 +15,7 @@ from fp8parity.numerics.scaling import (
     exact_in_bf16,
     gemm_tiles,
     hadamard,
-    quantise,
+    quantize,
     tile,
     untile,
 )
@@ -67,9 +67,9 @@ def test_untile_undoes_tile(extent, shape):
 def test_a_tile_is_scaled_by_its_own_amax():
     x = torch.ones(2, 64)
     x[1, 32:] = 100
-    q = quantise(x, Operand("e4m3", (1, 32), "e8m0-rceil"))
+    q = quantize(x, Operand("e4m3", (1, 32), "e8m0-rceil"))
     assert q.decode.tolist() == [[2.0**-8, 2.0**-8], [2.0**-8, 0.25]]
-    assert torch.equal(q.dequantise()[0], x[0])
+    assert torch.equal(q.dequantize()[0], x[0])
 
 
 @pytest.mark.parametrize(
@@ -87,27 +87,31 @@ def test_a_tile_is_scaled_by_its_own_amax():
 def test_gaussian_sqnr_is_the_theorys(operand, theory):
     """Integrals of the rounding error over a Gaussian (arXiv 2506.08027, 2509.25149), either side."""
     x = prng.normal(prng.stream("theory"), 512 * 512).view(512, 512).bfloat16()
-    assert abs(sqnr(x, quantise(x, operand).dequantise()) - theory) < 0.6
+    assert abs(sqnr(x, quantize(x, operand).dequantize()) - theory) < 0.6
 
 
 @pytest.mark.parametrize("scale", ["te-pow2", "e8m0-rceil", "nvfp4"])
 def test_exact_data_is_exact(scale):
-    """What is called exact in BF16 is the dequantised operand to the bit."""
+    """What is called exact in BF16 is the dequantized operand to the bit."""
     op = Operand("e2m1", (1, 16), "nvfp4") if scale == "nvfp4" else Operand("e4m3", (1, 32), scale)
     x = prng.normal(1, 64 * 128).view(64, 128)
     x[:, ::7] *= 1e-4
     assert exact_in_bf16(op)
     data, outer, _ = gemm_tiles(tile(x, op), op)
-    q = quantise(x, op)
-    assert torch.equal(untile(data.float() * outer, op, x.shape), q.dequantise())
+    q = quantize(x, op)
+    assert torch.equal(untile(data.float() * outer, op, x.shape), q.dequantize())
 
 
 def test_zero_tiles_give_zero_codes_and_finite_scales():
-    for op in (Operand("e4m3", (1, 32), "e8m0-rceil"), Operand("e2m1", (1, 16), "nvfp4"), Operand("e4m3", (0, 0), "te-fp32")):
-        q = quantise(torch.zeros(4, 64), op)
+    for op in (
+        Operand("e4m3", (1, 32), "e8m0-rceil"),
+        Operand("e2m1", (1, 16), "nvfp4"),
+        Operand("e4m3", (0, 0), "te-fp32"),
+    ):
+        q = quantize(torch.zeros(4, 64), op)
         assert q.codes().sum() == 0
         assert q.decode.isfinite().all()
-        assert q.dequantise().isfinite().all()
+        assert q.dequantize().isfinite().all()
 
 
 def test_hadamard_is_orthonormal_and_cancels_in_a_product():
@@ -117,7 +121,9 @@ def test_hadamard_is_orthonormal_and_cancels_in_a_product():
     assert not torch.allclose(hadamard(x), x, atol=0.1)
 
 
-@pytest.mark.parametrize(("rule", "largest"), [("te-fp32", FP32_MAX), ("te-block-fp32", BF16_MAX), ("te-pow2", 2.0**127)])
+@pytest.mark.parametrize(
+    ("rule", "largest"), [("te-fp32", FP32_MAX), ("te-block-fp32", BF16_MAX), ("te-pow2", 2.0**127)]
+)
 def test_a_scale_that_would_overflow(rule, largest):
     """TE's current scaling then takes the largest FP32 value, and its block scaling the largest BF16 value: both as their kernels do on
     an H100 (pytest -m h100 suites/numerics -k codes --recipe te-block-fp32)."""

@@ -40,7 +40,9 @@ def pytest_sessionstart():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "processes"), [(("-n", "1"), ["gw0"]), ((), ["main"])], ids=["workers", "one process"])
+@pytest.mark.parametrize(
+    ("more", "processes"), [(("-n", "1"), ["gw0"]), ((), ["main"])], ids=["workers", "one process"]
+)
 def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, processes):
     """The main process of pytest-xdist starts its workers without them. No process imports torch's compiler before it needs it: 1.8 s."""
     (tmp_path / "probe.py").write_text(PROBE)
@@ -48,7 +50,9 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
     command = [sys.executable, "-m", "pytest", "-p", "probe", "-p", "fp8parity.gate.plugin", *without]
     chosen = ["--recipe", "te-current", "-k", "codes and te-current-emulated"]
     gate = ["--import-mode=importlib", "--rootdir=.", str(ROOT / "suites/numerics"), *chosen, *more, "-q"]
-    outside = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}  # set if this test runs in a worker
+    outside = {
+        name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"
+    }  # set if this test runs in a worker
     environment = {**outside, "PYTHONPATH": os.pathsep.join([FIXTURES, str(tmp_path)])}
     done = subprocess.run([*command, *gate], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -58,9 +62,22 @@ def test_only_processes_that_run_tests_import_the_vendors(tmp_path: Path, more, 
 
 def test_controls_come_first_and_what_needs_most_of_the_memory_late(monkeypatch):
     """Seen on an H100: three recipes of small waited 45 s for their control, and eight workers behind a check that waited for memory."""
-    table = Seconds({Key(test, "tiny", "x", "native"): s for test, s in (("test_large", 9.5), ("test_autotune", 9.0), ("test_codes", 2.5))})
-    names = [("test_large", "x"), ("test_codes", "x"), (cost.TRAINED, "x"), ("test_autotune", "x"), (cost.TRAINED, "bf16")]
-    items: list[Any] = [SimpleNamespace(nodeid=f"a.py::{test}[{r}]", get_closest_marker=lambda marker: None) for test, r in names]
+    table = Seconds(
+        {
+            Key(test, "tiny", "x", "native"): s
+            for test, s in (("test_large", 9.5), ("test_autotune", 9.0), ("test_codes", 2.5))
+        }
+    )
+    names = [
+        ("test_large", "x"),
+        ("test_codes", "x"),
+        (cost.TRAINED, "x"),
+        ("test_autotune", "x"),
+        (cost.TRAINED, "bf16"),
+    ]
+    items: list[Any] = [
+        SimpleNamespace(nodeid=f"a.py::{test}[{r}]", get_closest_marker=lambda marker: None) for test, r in names
+    ]
 
     def work(item: Any) -> Work:
         test, recipe = function_of(item.nodeid), item.nodeid.partition("[")[2][:-1]
@@ -85,7 +102,19 @@ def test_the_longest_tests_run_first_under_xdist(tmp_path: Path):
     (tmp_path / "suites").symlink_to(ROOT / "suites")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
     chosen = "codes or gemm or accumulation"
-    done = run("pytest", "suites/numerics", "--recipe", "te-current", "--execution", "emulated", "-n", "1", "-k", chosen, cwd=tmp_path)
+    done = run(
+        "pytest",
+        "suites/numerics",
+        "--recipe",
+        "te-current",
+        "--execution",
+        "emulated",
+        "-n",
+        "1",
+        "-k",
+        chosen,
+        cwd=tmp_path,
+    )
     assert (tmp_path / "order.txt").read_text().split() == ["gemm", "accumulation", "codes"], done.stdout
 
 

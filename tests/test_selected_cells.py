@@ -22,7 +22,7 @@ KNOWN = ["mine", "tiny", "tiny-moe"]
 CPU, H100 = Hardware("cpu", "cpu", None), Hardware("h100", "cuda", (9, 0))
 ENDS = "te-current-ends-bf16"
 """A recipe that keeps the first and the last block in BF16: of micro, which has two, it leaves nothing."""
-EMPTY = f"its rules leave nothing of micro to quantise: {'; '.join(map(str, registry.RECIPES[ENDS].rules))} in BF16"
+EMPTY = f"its rules leave nothing of micro to quantize: {'; '.join(map(str, registry.RECIPES[ENDS].rules))} in BF16"
 
 
 def item(*markers: str, **params: Cell | int) -> Any:
@@ -79,7 +79,9 @@ def cases(*arguments: str, models: tuple[str, ...] = ("tiny-moe",), parameter: s
     kept: dict[str, Any] = {}
     for _ in range(2):
         metafunc: Any = SimpleNamespace(
-            fixturenames=["parity", parameter], config=config, parametrize=lambda name, cases: made.append((name, cases))
+            fixturenames=["parity", parameter],
+            config=config,
+            parametrize=lambda name, cases: made.append((name, cases)),
         )
         selection.parametrise(metafunc, selection.suite_cells(MODELS), context, kept)
     (name, first), again = made
@@ -116,7 +118,12 @@ def test_the_cell_of_a_test_has_the_name_of_its_parameter(of, parameter):
     assert selection.parameter_of(of) == parameter
 
 
-BF16, NATIVE, EMULATED, MINI = cell("bf16", "native"), cell("te-block", "native"), cell("te-block"), cell("bf16", "native", "mini")
+BF16, NATIVE, EMULATED, MINI = (
+    cell("bf16", "native"),
+    cell("te-block", "native"),
+    cell("te-block"),
+    cell("bf16", "native", "mini"),
+)
 TIMED = cell("te-block", "native", "small")
 
 
@@ -128,14 +135,14 @@ TIMED = cell("te-block", "native", "small")
         ("cell", EMULATED, ["golden", "vendor"], False, True),
         ("cell", MINI, [], False, False),
         ("recipe_cell", MINI, [], False, True),
-        ("cell", BF16, ["quantised"], False, False),
-        ("cell", EMULATED, ["quantised"], False, True),
+        ("cell", BF16, ["quantized"], False, False),
+        ("cell", EMULATED, ["quantized"], False, True),
         ("cell", BF16, ["control"], False, True),
         ("cell", EMULATED, ["control"], False, False),
         ("cell", BF16, ["kernels"], False, True),
         ("cell", NATIVE, ["kernels"], False, True),
         ("cell", EMULATED, ["kernels"], False, False),
-        ("cell", EMULATED, ["quantised", "kernels"], False, False),
+        ("cell", EMULATED, ["quantized", "kernels"], False, False),
         ("cell", BF16, ["golden"], True, True),
         ("cell", BF16, [], True, False),
         ("cell", MINI, ["golden"], True, False),
@@ -144,7 +151,7 @@ TIMED = cell("te-block", "native", "small")
         ("block_cell", TIMED.model_copy(update={"model": "llama3-8b"}), ["golden"], True, True),
         ("gemm_cell", TIMED.model_copy(update={"model": "llama3-8b"}), ["golden"], True, True),
         ("timed_cell", TIMED, [], True, False),
-        ("timed_cell", TIMED, ["quantised"], True, False),
+        ("timed_cell", TIMED, ["quantized"], True, False),
     ],
 )
 def test_options_and_markers_keep_a_cell(parameter, of, markers, updating, kept):
@@ -174,7 +181,12 @@ def packages(monkeypatch):
         ("recipe_cell", cell(ENDS, model="micro"), CPU, None),
         ("cell", cell(ENDS, model="mine"), CPU, None),
         ("gemm_cell", cell(ENDS, "native", "llama3-8b"), H100, None),
-        ("block_cell", cell(ENDS, "native", "llama3-8b"), H100, f"one block is timed, and {ENDS} is about places of a whole model"),
+        (
+            "block_cell",
+            cell(ENDS, "native", "llama3-8b"),
+            H100,
+            f"one block is timed, and {ENDS} is about places of a whole model",
+        ),
         ("block_cell", cell("te-current", "native", "llama3-8b"), H100, None),
     ],
 )
@@ -216,8 +228,18 @@ HERE = "its native kernels run here (use --execution emulated to run the emulati
         (H100, "emulated", BF16, None),
         (CPU, "emulated", NATIVE, "needs a GPU of sm_90; this machine has none"),
         (Hardware("cpu", "cpu", None, "cpu"), None, EMULATED, None),
-        (Hardware("cpu", "cpu", None, "h100"), None, BF16, "-m h100 asks for an sm_90 GPU; this machine is cpu (no GPU)"),
-        (Hardware("cpu", "cpu", None, "b200"), None, BF16, "-m b200 asks for an sm_100 GPU; this machine is cpu (no GPU)"),
+        (
+            Hardware("cpu", "cpu", None, "h100"),
+            None,
+            BF16,
+            "-m h100 asks for an sm_90 GPU; this machine is cpu (no GPU)",
+        ),
+        (
+            Hardware("cpu", "cpu", None, "b200"),
+            None,
+            BF16,
+            "-m b200 asks for an sm_100 GPU; this machine is cpu (no GPU)",
+        ),
         (Hardware("h100", "cuda", (9, 0), "cpu"), None, BF16, "-m cpu asks for a CPU; this machine is h100 (sm_90)"),
     ],
 )
@@ -229,7 +251,7 @@ def test_a_platform_and_an_execution_that_were_asked_for_skip_the_others(here, r
 def test_every_marker_says_what_its_test_needs():
     assert selection.MARKERS == {
         "golden": "this test records goldens with --golden-update",
-        "quantised": "this test does not run for the BF16 control",
+        "quantized": "this test does not run for the BF16 control",
         "control": "this test runs only for the BF16 control",
         "kernels": "this test runs only with the vendor's kernels, not with the emulation",
         "vendor": "this test needs the vendor's package, on every device",

@@ -44,9 +44,15 @@ def test_only_a_test_that_trains_is_planned_with_the_runs_of_its_seeds():
 
     def item(test: str, skipped: bool = False, **params: Cell | int) -> Any:
         mark = pytest.mark.skip if skipped else None
-        return SimpleNamespace(nodeid=f"f.py::{test}[x]", callspec=SimpleNamespace(params=params), get_closest_marker={"skip": mark}.get)
+        return SimpleNamespace(
+            nodeid=f"f.py::{test}[x]", callspec=SimpleNamespace(params=params), get_closest_marker={"skip": mark}.get
+        )
 
-    items = [item("test_loss_parity", trained_cell=NATIVE), item("test_gemm", skipped=True, cell=EMULATED), item("test_other", width=3)]
+    items = [
+        item("test_loss_parity", trained_cell=NATIVE),
+        item("test_gemm", skipped=True, cell=EMULATED),
+        item("test_other", width=3),
+    ]
     context: Any = SimpleNamespace(runs=lambda of: 5)
     found = planned(items, context)
     assert [(t.name, t.test, t.cell, t.runs, t.skipped) for t in found] == [

@@ -14,7 +14,11 @@ PARTLY = "; --parity-execution native was asked for, and 2 tests of it cannot ru
 LOST = "2 selected tests: 1 judged, 0 skipped, 0 crashed, 1 missing (first test_x)"
 WHOLE = Outcome(selected=1, judged=1, skipped=0)
 ASKED = Outcome(
-    selected=1, judged=1, skipped=0, asked="--parity-execution native", unable=[Unable(reason="needs sm_90", recipes=["te-block"], tests=2)]
+    selected=1,
+    judged=1,
+    skipped=0,
+    asked="--parity-execution native",
+    unable=[Unable(reason="needs sm_90", recipes=["te-block"], tests=2)],
 )
 BROKEN = Outcome(selected=2, judged=1, skipped=0, missing=["test_x"])
 BOTH = ASKED.model_copy(update={"selected": 2, "missing": ["test_x"]})
@@ -46,7 +50,12 @@ def loss(**changes: object) -> Verdict:
         ([of("a", "pass")] * 2, [], ASKED, f"Accept: all 2 checks are green{PARTLY}."),
         ([], ["the set is torn"], None, "Refuse: the set is torn."),
         ([], ["the set is torn."], None, "Refuse: the set is torn."),
-        ([of("a", "pass")], ["cell x was skipped: y"], None, "Refuse: the only check that ran is green, but cell x was skipped: y."),
+        (
+            [of("a", "pass")],
+            ["cell x was skipped: y"],
+            None,
+            "Refuse: the only check that ran is green, but cell x was skipped: y.",
+        ),
         ([of("a", "pass")], ["one", "two"], ASKED, f"Refuse: the only check that ran is green, but one{PARTLY}."),
         ([of("a", "pass")] * 2, ["one"], BROKEN, f"Refuse: all 2 checks that ran are green, but {LOST}."),
         ([of("a")], ["one"], None, f"Refuse: a on tiny fails {REASON}."),
@@ -69,9 +78,19 @@ def test_each_red_status_has_its_words(status, words):
 
 
 def test_the_worst_comes_first_and_green_ones_are_not_named():
-    given = [of("f", "inconclusive"), of("g", "pass"), of("e", "no-golden"), of("d", "stale"), of("c", "drift"), of("b"), of("a", "error")]
+    given = [
+        of("f", "inconclusive"),
+        of("g", "pass"),
+        of("e", "no-golden"),
+        of("d", "stale"),
+        of("c", "drift"),
+        of("b"),
+        of("a", "error"),
+    ]
     also = "also b on tiny (fail), c on tiny (drift), d on tiny (stale), e on tiny (no-golden) and 1 more cell"
-    assert sentence(given, []) == f"Refuse: a on tiny could not be checked {REASON}. 6 of 7 checks are not green; {also}."
+    assert (
+        sentence(given, []) == f"Refuse: a on tiny could not be checked {REASON}. 6 of 7 checks are not green; {also}."
+    )
     assert [v.cell.recipe for v in by_severity(given)] == ["a", "b", "c", "d", "e", "f"]
     assert [worst(given[:n]) for n in (1, 3, 7)] == ["inconclusive", "no-golden", "error"]
     assert worst([of("a", "pass"), of("b", "improved"), of("c", "known")]) == "known"
@@ -79,11 +98,15 @@ def test_the_worst_comes_first_and_green_ones_are_not_named():
 
 
 def test_executions_of_one_recipe_are_two_cells():
-    cells = [Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)]
+    cells = [
+        Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)
+    ]
     assert sentence([verdict("fail", cell=c) for c in cells], []).endswith("; also te-block fused on mini (fail).")
 
 
-@pytest.mark.parametrize(("count", "more"), [(2, ""), (5, ""), (6, " and 1 more cell"), (7, " and 2 more cells"), (9, " and 4 more cells")])
+@pytest.mark.parametrize(
+    ("count", "more"), [(2, ""), (5, ""), (6, " and 1 more cell"), (7, " and 2 more cells"), (9, " and 4 more cells")]
+)
 def test_four_further_cells_are_named(count, more):
     also = ", ".join(f"r{i} on tiny (fail)" for i in range(1, min(count, 5)))
     text = sentence([of(f"r{i}") for i in range(count)], [])
@@ -96,7 +119,10 @@ def test_four_further_cells_are_named(count, more):
         ({}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
         ({"moved": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
         ({"first_out": 0}, "(left the band at step 0, gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
-        ({"odd_start": "0.5 of the golden's"}, "(first step: 0.5 of the golden's; gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
+        (
+            {"odd_start": "0.5 of the golden's"},
+            "(first step: 0.5 of the golden's; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
+        ),
         ({"gap": None, "moved": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),
     ],
 )
@@ -105,7 +131,14 @@ def test_a_loss_is_named_with_its_numbers(changes, text):
 
 
 def test_an_accepted_session_says_what_is_special_about_its_cells():
-    given = [of("a", "known"), of("a", "known", check="other"), of("b", "known"), of("c", "improved"), of("d", "improved"), bare("e", "x")]
+    given = [
+        of("a", "known"),
+        of("a", "known", check="other"),
+        of("b", "known"),
+        of("c", "improved"),
+        of("d", "improved"),
+        bare("e", "x"),
+    ]
     assert sentence(given, []) == (
         "Accept: all 6 checks are green; known failures among them: a on tiny, b on tiny; "
         "better than BF16 by more than the margin: c on tiny, d on tiny; "

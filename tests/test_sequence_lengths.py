@@ -17,11 +17,15 @@ def test_each_length_has_its_rows_and_its_name(monkeypatch):
     def measure(config, recipe, execution, schedule, corpus, **options):
         asked.append(schedule)
         cell = Cell(model=config.name, recipe=recipe.name, execution=execution, corpus=corpus.name)
-        return made(cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=options["mode"])
+        return made(
+            cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=options["mode"]
+        )
 
     monkeypatch.setattr(sequence_lengths.benchmark, "measure", measure)
     lengths = (512, 2048, 32_768)
-    terms = sequence_lengths.Asked("1b", "te-current", Execution.FUSED, TIMED["1b"].schedule.tokens, Mode.COMPILED_GRAPHED, 6)
+    terms = sequence_lengths.Asked(
+        "1b", "te-current", Execution.FUSED, TIMED["1b"].schedule.tokens, Mode.COMPILED_GRAPHED, 6
+    )
     records = [sequence_lengths.timed(terms, n, torch.device("cpu")) for n in lengths]
     assert [(s.rows, s.length) for s in asked] == [(32, 512), (8, 2048), (1, 32_768)]
     assert [r.variant for r in records] == ["32x512", "", "1x32768"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trajectories
-from fp8parity.records import manifest, storage
+from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected, too_old
 from fp8parity.records.storage import (
@@ -23,7 +23,6 @@ from fp8parity.records.storage import (
     read_json,
     slug,
     to_json,
-    upgrade,
     write_json,
 )
 
@@ -60,7 +59,13 @@ def test_the_checksum_of_a_file_of_an_older_version_still_fits():
 def test_a_file_has_one_value_a_line():
     text = to_json(Cell(model="m", recipe="r", execution=Execution.CORE))
     assert text.splitlines()[:3] == ["{", ' "model": "m",', ' "recipe": "r",']
-    assert checked(text, Path("x")) == {"model": "m", "recipe": "r", "execution": "core", "corpus": "topics", "ranks": 1}
+    assert checked(text, Path("x")) == {
+        "model": "m",
+        "recipe": "r",
+        "execution": "core",
+        "corpus": "topics",
+        "ranks": 1,
+    }
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "3", '["checksum"]', '"checksum"'])
@@ -71,10 +76,9 @@ def test_a_file_without_a_checksum_is_not_ours(tmp_path, text):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"schema_version": 3}, "schema 3 is newer than schema 2, the newest that this fp8parity reads; upgrade fp8parity"),
-        ({"schema_version": -1}, "key schema_version: '-1' is not a version of the schema; they are 0 to 2"),
-        ({"schema_version": True}, "key schema_version: 'True' is not a version of the schema; they are 0 to 2"),
-        ({"schema_version": "x" * 50}, f"key schema_version: '{'x' * 40}' is not a version of the schema; they are 0 to 2"),
+        ({"schema_version": 2}, "its schema_version is '2', and this fp8parity reads 3"),
+        ({"schema_version": True}, "its schema_version is 'True', and this fp8parity reads 3"),
+        ({"schema_version": "x" * 50}, f"its schema_version is '{'x' * 40}', and this fp8parity reads 3"),
         ({"loss": []}, "key trajectory: grad_norm holds 12 values, and loss 0"),
         ({"cell": {"model": "m"}}, "key trajectory.cell.recipe: Field required"),
         ({"seed": -1}, "key trajectory.seed: Input should be greater than or equal to 0"),
@@ -108,33 +112,11 @@ def test_a_record_on_the_edge_is_read(tmp_path, changes):
 
 
 def test_an_edited_and_a_nested_file_are_named(tmp_path):
-    assert said(tmp_path / "x.json", content() | {"seed": 4}) == ": its checksum does not match its content; it was edited or damaged"
+    assert (
+        said(tmp_path / "x.json", content() | {"seed": 4})
+        == ": its checksum does not match its content; it was edited or damaged"
+    )
     assert said(tmp_path / "x.json", "[" * 100_000) == ": its values are nested too deeply"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (
-            {"loss": [], "provenance": {"a": 1}},
-            {"kind": "trajectory", "mode": "eager", "loss": [], "provenance": {"environment": {}, "a": 1}},
-        ),
-        ({"values": [], "provenance": 3}, {"kind": "measurements", "values": [], "provenance": 3}),
-        (
-            {"schema_version": 0, "kind": "k", "mode": "m", "loss": [], "provenance": {"environment": {"A": "b"}}},
-            {"kind": "k", "mode": "m", "loss": [], "provenance": {"environment": {"A": "b"}}},
-        ),
-    ],
-)  # fmt: skip
-def test_schema_0_had_no_kind_no_mode_and_no_environment(old, new):
-    assert upgrade(old) == new | {"schema_version": 1}
-
-
-def test_an_old_record_passes_through_the_upgrade_of_each_schema(monkeypatch):
-    """Today one schema has an upgrade. The next one that gets one is not left out."""
-    monkeypatch.setitem(storage.UPGRADES, 1, lambda data: {**data, "seen": data["schema_version"]})
-    found = upgrade({"kind": "k", "mode": "m", "loss": [], "provenance": 3})
-    assert found == {"kind": "k", "mode": "m", "loss": [], "provenance": 3, "seen": 1, "schema_version": 2}
 
 
 def test_records_of_a_set_share_what_is_equal(tmp_path):
@@ -151,7 +133,10 @@ def test_records_of_a_set_share_what_is_equal(tmp_path):
 def test_names_of_files():
     cell = Cell(model="m", recipe="r", execution=Execution.CORE, corpus="text:/a.b")
     assert file_name(cell, "gemm") == "r-m-core-text__a_b-gemm.json"
-    assert (name_of(RUN), name_of(trajectories.made(seed=1, variant="one two"))) == (NAME, "bf16-nano-native-topics-seed1-one-two.json")
+    assert (name_of(RUN), name_of(trajectories.made(seed=1, variant="one two"))) == (
+        NAME,
+        "bf16-nano-native-topics-seed1-one-two.json",
+    )
     assert (slug("Ä b/1.c"), gpu_slug("NVIDIA H200")) == ("Ä_b_1_c", "nvidia-h200")
 
 
@@ -188,12 +173,17 @@ def test_a_zip_is_read_like_a_folder_and_its_files_are_sorted(tmp_path):
 
 
 def note(**changes: Any) -> Manifest:
-    made = Manifest(session="a/1", options=[], started="s", ended="e", status="ok", provenance=RUN.provenance, selected=[])
+    made = Manifest(
+        session="a/1", options=[], started="s", ended="e", status="ok", provenance=RUN.provenance, selected=[]
+    )
     return made.model_copy(update=changes)
 
 
 def test_two_manifests_of_one_session_are_equal_or_refused(tmp_path):
-    files = [manifest.write(tmp_path / name, note(status=status)) for name, status in (("a", "ok"), ("b", "ok"), ("c", "failed"))]
+    files = [
+        manifest.write(tmp_path / name, note(status=status))
+        for name, status in (("a", "ok"), ("b", "ok"), ("c", "failed"))
+    ]
     assert files[0].name == "manifest-a_1.json"
     assert manifest.load([tmp_path / "a", tmp_path / "b"]) == [note()]
     with pytest.raises(ValueError) as error:  # noqa: PT011

@@ -1,11 +1,11 @@
-"""The emulated linear at shapes around the edges of tiles, drawn at random: each GEMM is the product of its dequantised operands."""
+"""The emulated linear at shapes around the edges of tiles, drawn at random: each GEMM is the product of its dequantized operands."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from fp8parity.numerics.emulation import EmulatedLinear
-from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.scaling import quantize
 from fp8parity.recipes import RECIPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +16,11 @@ SIZES = st.sampled_from([16, 32, 48, 112, 128, 144, 160, 240, 256, 272])
 """Multiples of 16 on both sides of the tiles of 32 and of 128."""
 ODD = st.sampled_from([1, 15, 17, 31, 33, 127, 129])
 """Sizes that no kernel takes. The emulation pads its tiles."""
-SPECS = {r.linear: r.name for r in RECIPES.values() if r.linear.quantised and not any(op.history or op.stochastic for _, op in r.linear)}
+SPECS = {
+    r.linear: r.name
+    for r in RECIPES.values()
+    if r.linear.quantized and not any(op.history or op.stochastic for _, op in r.linear)
+}
 """Recipes without state and without chance, one for each spec."""
 ROUNDING = 2**-7
 """A result is rounded to BF16, and once more where an FP32 scale of the whole tensor follows: each rounding is at most 2**-8."""
@@ -41,9 +45,9 @@ def worst_error(recipe: str, m: int, k: int, n: int, seed: int) -> dict[str, flo
     def value(name: str, t: torch.Tensor) -> torch.Tensor:
         """What an operand stands for, as rows of the inner dimension."""
         op = getattr(spec, name)
-        if op.dequantised:  # BF16 of what fprop read of the same tensor
+        if op.dequantized:  # BF16 of what fprop read of the same tensor
             return value("fprop_w" if name == "dgrad_w" else "fprop_x", t.T).bfloat16().float().T
-        return quantise(t.contiguous(), op).dequantise() if op.quantised else t.float()
+        return quantize(t.contiguous(), op).dequantize() if op.quantized else t.float()
 
     def product(a: str, left: torch.Tensor, b: str, right: torch.Tensor) -> torch.Tensor:
         return value(a, left).double() @ value(b, right).double().T
@@ -60,7 +64,7 @@ def worst_error(recipe: str, m: int, k: int, n: int, seed: int) -> dict[str, flo
 @pytest.mark.parametrize("recipe", SPECS.values())
 @settings(max_examples=4, deadline=None)
 @given(m=SIZES, k=SIZES, n=SIZES, seed=st.integers(0, 2**31))
-def test_each_gemm_is_the_product_of_its_dequantised_operands(recipe, m, k, n, seed):
+def test_each_gemm_is_the_product_of_its_dequantized_operands(recipe, m, k, n, seed):
     assert max(worst_error(recipe, m, k, n, seed).values()) < ROUNDING
 
 

@@ -1,4 +1,4 @@
-"""What the optimiser of sharded weights writes to, in a process group of one rank."""
+"""What the optimizer of sharded weights writes to, in a process group of one rank."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sessions import cell
 NAME = "amax_reduction_group"
 
 
-def test_the_optimiser_writes_to_the_very_tensors_that_fsdp_gathers(session, one_rank):
+def test_the_optimizer_writes_to_the_very_tensors_that_fsdp_gathers(session, one_rank):
     """What FSDP2's all-gather sets on a weight (Transformer Engine's group of its amax) must still be there when it is updated."""
     spec = session.spec(cell("bf16", "native", "nano"))
     schedule = session.preset("nano").schedule

@@ -47,7 +47,9 @@ def test_a_variable_that_is_missing_or_no_number_is_an_error(name):
 
 
 def test_where_nobody_counts_auto_is_an_error():
-    with pytest.raises(ValueError, match=r"none of these variables is set: SLURM_ARRAY_TASK_ID .*BUILDKITE_PARALLEL_JOB .*; give i/n"):
+    with pytest.raises(
+        ValueError, match=r"none of these variables is set: SLURM_ARRAY_TASK_ID .*BUILDKITE_PARALLEL_JOB .*; give i/n"
+    ):
         shard_of("auto", {"PATH": "/bin"})
 
 

@@ -30,7 +30,9 @@ HERE = Hardware("h100", "cpu", (9, 0))
 def visible(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
     """CUDA shows these GPUs, in this order."""
     made = [SimpleNamespace(uuid=uuid, total_memory=80) for uuid in uuids]
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: made[int(str(device).removeprefix("cuda:"))])
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: made[int(str(device).removeprefix("cuda:"))]
+    )
 
 
 def test_workers_take_turns_on_the_gpus():
@@ -41,7 +43,10 @@ def test_workers_take_turns_on_the_gpus():
 
 def test_a_process_holds_its_own_gpu(monkeypatch):
     visible(monkeypatch, "b", "a")
-    assert [Hardware("h100", f"cuda:{k}", (9, 0)).gpus() for k in (0, 1)] == [[GPU("gpu-b", 80.0)], [GPU("gpu-a", 80.0)]]
+    assert [Hardware("h100", f"cuda:{k}", (9, 0)).gpus() for k in (0, 1)] == [
+        [GPU("gpu-b", 80.0)],
+        [GPU("gpu-a", 80.0)],
+    ]
 
 
 def test_cells_of_several_ranks_take_their_gpus_in_one_order(monkeypatch):
@@ -128,6 +133,8 @@ def test_ranks_that_have_no_gpu_cannot_run_here(monkeypatch, here, ranks, reason
     assert selection.cell_skip_reason(BF16.model_copy(update={"ranks": ranks}), here, None) == reason
 
 
-@pytest.mark.parametrize(("ranks", "markers"), [(1, ["cpu", "h100", "b200"]), (3, ["cpu", "h100", "b200"]), (4, ["h100", "b200"])])
+@pytest.mark.parametrize(
+    ("ranks", "markers"), [(1, ["cpu", "h100", "b200"]), (3, ["cpu", "h100", "b200"]), (4, ["h100", "b200"])]
+)
 def test_a_cell_of_many_ranks_is_of_no_cpu(ranks, markers):
     assert platforms(BF16.model_copy(update={"ranks": ranks})) == markers

@@ -6,11 +6,9 @@ import importlib.metadata
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 
-import fp8parity
 import pytest
 from fp8parity import shipped
 from fp8parity.gate import entry
@@ -54,29 +52,27 @@ def built(project: Path, out: Path) -> tuple[set[str], str]:
 class TestWheel:
     def test_it_carries_suites_and_goldens_and_no_records(self, tmp_path):
         names, points = built(ROOT, tmp_path)
-        golden = {p.relative_to(ROOT).as_posix() for p in (ROOT / "golden").rglob("*") if p.suffix in (".json", ".toml", ".csv")}
+        golden = {
+            p.relative_to(ROOT).as_posix()
+            for p in (ROOT / "golden").rglob("*")
+            if p.suffix in (".json", ".toml", ".csv")
+        }
         wanted = {f"fp8parity/{name}" for name in golden}
         wanted |= {f"fp8parity/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "suites").rglob("*.py")}
         assert wanted - names == set()
         assert not any("records" in n and n.endswith(".zip") for n in names)
         assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
 
-    def test_the_core_holds_the_same_files(self, tmp_path):
-        whole, core = (built(project, tmp_path / project.name)[0] for project in (ROOT, ROOT / "core"))
-        assert {n for n in core if n.startswith("fp8parity/")} == {n for n in whole if n.startswith("fp8parity/")}
-
-    def test_the_core_has_the_same_version_and_bounds(self):
-        whole, core = (tomllib.loads((p / "pyproject.toml").read_text())["project"] for p in (ROOT, ROOT / "core"))
-        assert core["version"] == whole["version"] == fp8parity.__version__
-        heavy = {"datasets>=3.0", "pytest>=8.0", "pytest-xdist>=3.5", "torch>=2.9", "torchao>=0.16"}
-        assert set(core["dependencies"]) == set(whole["dependencies"]) - heavy
-
 
 def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
-    blocked = "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
+    blocked = (
+        "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
+    )
     (tmp_path / "sitecustomize.py").write_text(blocked)
     site = Path(f"{tmp_path}:{installed}")
-    judged, gemms, blocks = (str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks"))
+    judged, gemms, blocks = (
+        str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")
+    )
     for command in (["judge", judged], ["power"], ["gemm", "--from", gemms], ["split", "--from", blocks]):
         done = python(site, tmp_path, "fp8parity", *command)
         assert done.returncode == 0, done.stderr
@@ -100,7 +96,11 @@ class TestRun:
 
     def test_suites_are_named_first(self, tmp_path):
         found = suites.arguments(["numerics", "throughput", "-n", "2", "--rootdir=x"], tmp_path)
-        assert found[-5:] == [str(ROOT / "suites" / name) for name in ("numerics", "throughput")] + ["-n", "2", "--rootdir=x"]
+        assert found[-5:] == [str(ROOT / "suites" / name) for name in ("numerics", "throughput")] + [
+            "-n",
+            "2",
+            "--rootdir=x",
+        ]
         assert f"--rootdir={tmp_path}" not in found
 
     def test_an_unknown_suite_is_named(self):
@@ -114,7 +114,9 @@ class TestEmptyFolder:
     def test_one_command_judges(self, installed, tmp_path):
         folder = tmp_path / "empty"
         folder.mkdir()
-        done = python(installed, folder, "fp8parity", "run", "numerics", "-k", "gemm or codes", "--recipe", "te-current", "-q")
+        done = python(
+            installed, folder, "fp8parity", "run", "numerics", "-k", "gemm or codes", "--recipe", "te-current", "-q"
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Accept" in done.stdout
         assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
@@ -124,7 +126,18 @@ class TestEmptyFolder:
     def test_pyargs_needs_no_conftest(self, installed, tmp_path):
         folder = tmp_path / "empty"
         folder.mkdir()
-        done = python(installed, folder, "pytest", *ENTRY, "--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100")
+        done = python(
+            installed,
+            folder,
+            "pytest",
+            *ENTRY,
+            "--pyargs",
+            "fp8parity.suites.convergence",
+            "--collect-only",
+            "-q",
+            "-m",
+            "h100",
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "test_loss_parity[te-current-micro-native]" in done.stdout
 

@@ -42,7 +42,11 @@ def test_a_set_has_the_name_of_its_gpu_and_nothing_else(path):
 
 
 def small_of_torchao(record: AnyRecord) -> bool:
-    return isinstance(record, GemmTimes) and record.cell.recipe.startswith("ao-") and record.cell.model in ("small", "base")
+    return (
+        isinstance(record, GemmTimes)
+        and record.cell.recipe.startswith("ao-")
+        and record.cell.model in ("small", "base")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,9 @@ def test_the_interval_of_what_is_far_from_the_timed_sizes_holds_nine_of_ten_cell
     near = [r for r in rows if not r.extrapolated]
     assert len(near) >= 84 and len(far) >= 12
     beyond = {(r.cell.recipe, r.cell.work.shape.name, *(e.size for e in r.excesses)) for r in far}
-    assert beyond == {(r, m, Size.FEATURES) for r in ("ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp") for m in ("base", "small")}
+    assert beyond == {
+        (r, m, Size.FEATURES) for r in ("ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp") for m in ("base", "small")
+    }
     assert sum(abs(r.error) < 0.05 for r in near) >= len(near) - 2
     for some in (near, far):
         assert sum(r.covered for r in some) >= 0.9 * len(some)
@@ -83,7 +89,15 @@ BOTH, TOKENS, SEQUENCE = (Size.TOKENS, Size.SEQUENCE), (Size.TOKENS,), (Size.SEQ
 
 @pytest.mark.parametrize(
     ("rows", "length", "beyond"),
-    [(8, 2048, ()), (1, 4096, ()), (1, 16, BOTH), (1, 1024, TOKENS), (32, 2048, TOKENS), (128, 128, SEQUENCE), (1, 131_072, BOTH)],
+    [
+        (8, 2048, ()),
+        (1, 4096, ()),
+        (1, 16, BOTH),
+        (1, 1024, TOKENS),
+        (32, 2048, TOKENS),
+        (128, 128, SEQUENCE),
+        (1, 131_072, BOTH),
+    ],
 )
 @pytest.mark.parametrize("path", SETS, ids=lambda p: p.stem)
 def test_a_batch_or_a_length_that_nobody_timed_is_an_extrapolation(path, rows, length, beyond):
@@ -109,6 +123,9 @@ def test_bf16_beside_itself_is_no_gain_and_an_ambiguous_gpu_is_refused(capsys):
     assert "1.000x [1.000, 1.000]" in capsys.readouterr().out
     for name in ("h", "nvidia"):
         assert cli.main(["predict", "1b", "--gpu", name]) == 2
-        assert capsys.readouterr().err == f"fp8parity: --gpu {name} may be nvidia-h100-80gb-hbm3 or nvidia-h200; name one of them\n"
+        assert (
+            capsys.readouterr().err
+            == f"fp8parity: --gpu {name} may be nvidia-h100-80gb-hbm3 or nvidia-h200; name one of them\n"
+        )
     assert cli.main(["predict", "1b", "--gpu", ""]) == 2
     assert "unknown GPU ''" in capsys.readouterr().err

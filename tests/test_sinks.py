@@ -34,18 +34,31 @@ def project(trajectory, tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(inputs.make(tmp_path, trajectory))
     for path in (tmp_path / "records").glob("*.json"):
         data = json.loads(path.read_text())
-        data["provenance"] |= {"device": EVIL, "system": EVIL, "environment": {"NVTE_X": EVIL}, "packages": {"torch": EVIL}}
+        data["provenance"] |= {
+            "device": EVIL,
+            "system": EVIL,
+            "environment": {"NVTE_X": EVIL},
+            "packages": {"torch": EVIL},
+        }
         data["session"] = EVIL
         if data["kind"] == "measurements":
             data["notes"] = [EVIL]
-            data["values"] = [{"metric": EVIL, "where": EVIL, "value": 1.0}, {"metric": "sqnr", "where": EVIL, "value": 1.0}]
+            data["values"] = [
+                {"metric": EVIL, "where": EVIL, "value": 1.0},
+                {"metric": "sqnr", "where": EVIL, "value": 1.0},
+            ]
         path.write_bytes(inputs.sealed(data))
     return tmp_path
 
 
 @pytest.mark.parametrize(
     "command",
-    [["judge", "records"], ["compare", "set.zip", "records"], ["bounds", "records"], ["golden", "diff", "HEAD", "--records", "records"]],
+    [
+        ["judge", "records"],
+        ["compare", "set.zip", "records"],
+        ["bounds", "records"],
+        ["golden", "diff", "HEAD", "--records", "records"],
+    ],
 )
 def test_commands_print_no_markup_no_escape_and_no_command(project, capsys, monkeypatch, command):
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
@@ -124,11 +137,15 @@ def test_a_terminal_gets_text(text, shown):
 
 
 def test_the_target_of_a_link_cannot_end_early():
-    assert sinks.address('https://a.example/x) ![i](y "t") <b>') == 'https://a.example/x%29%20![i]%28y%20"t"%29%20%3Cb%3E'
+    assert (
+        sinks.address('https://a.example/x) ![i](y "t") <b>') == 'https://a.example/x%29%20![i]%28y%20"t"%29%20%3Cb%3E'
+    )
 
 
 def test_labels_of_plots_hold_no_tags():
-    view = HeatView(title="t", what="w", row_name="r", rows=["<a href='x'>y</a>"], columns=["c"], values={"fprop": [[1.0]]})
+    view = HeatView(
+        title="t", what="w", row_name="r", rows=["<a href='x'>y</a>"], columns=["c"], values={"fprop": [[1.0]]}
+    )
     assert figures.heat(view, 0).data[0]["y"] == ["&lt;a href='x'>y&lt;/a>"]
 
 

@@ -20,14 +20,19 @@ def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypa
     monkeypatch.setattr(codes, "installed", lambda name: True)
     assert codes.second_opinion(on_cpu) is None
     assert codes.second_opinion(on_gpu) == f"the vendor's reference {on_gpu.recipe.reference}"
-    assert codes.second_opinion(replace(on_gpu, execution=Execution.NATIVE)) == f"the vendor's reference {on_gpu.recipe.reference}"
+    assert (
+        codes.second_opinion(replace(on_gpu, execution=Execution.NATIVE))
+        == f"the vendor's reference {on_gpu.recipe.reference}"
+    )
     assert codes.second_opinion(replace(on_gpu, recipe=RECIPES["te-block"])) is None
     assert codes.second_opinion(replace(on_cpu, recipe=RECIPES["ao-rowwise"])) == "the vendor torchao"
 
 
 def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
     only = "(accumulation and te-nvfp4-emulated) or (large and bf16)"
-    done = run("pytest", "-rs", "suites/numerics/test_device.py", "-k", only, "--parity-records", str(tmp_path), COLUMNS="250")
+    done = run(
+        "pytest", "-rs", "suites/numerics/test_device.py", "-k", only, "--parity-records", str(tmp_path), COLUMNS="250"
+    )
     assert done.returncode == 1, done.stdout  # nothing ran
     assert "fprop_x (e2m1 1x16 nvfp4) does not hold the test values exactly" in done.stdout
     assert "tensors over 2**31 bytes need a GPU" in done.stdout

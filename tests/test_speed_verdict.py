@@ -70,25 +70,46 @@ def test_the_edge_of_a_band_is_inside(record, expected):
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (exact(bf16=2), ("drift", "BF16 itself moved: -50.0% tokens/s, from 39,946 to 19,973; the framework, not the recipe")),
-        (exact(bf16=0.5), ("drift", "BF16 itself moved: +100.0% tokens/s, from 39,946 to 79,892; the framework, not the recipe")),
+        (
+            exact(bf16=2),
+            ("drift", "BF16 itself moved: -50.0% tokens/s, from 39,946 to 19,973; the framework, not the recipe"),
+        ),
+        (
+            exact(bf16=0.5),
+            ("drift", "BF16 itself moved: +100.0% tokens/s, from 39,946 to 79,892; the framework, not the recipe"),
+        ),
         (
             exact(bf16_seconds=[STEP] * 6 + [2 * STEP] * 5, recipe_seconds=[STEP / 2] * 6 + [STEP] * 5),
             ("inconclusive", "the interval of BF16's tokens/s crosses their band: [-50.0%, +0.0%] of +-25%"),
         ),
         (exact(mode=Mode.EAGER), ("stale", "the golden's step had mode compiled, this one's eager")),
         (exact(tokens=8192), ("stale", "the golden's step had tokens 16384, this one's 8192")),
-        (exact(flops_per_token=1e9), ("stale", "the golden's step had flops_per_token 2000000000.0, this one's 1000000000.0")),
-        (exact(attention="cudnn first"), ("stale", "the golden's step had attention torch's choice, this one's cudnn first")),
-        (exact(optimizer="compiled AdamW"), ("stale", "the golden's step had optimizer torch's AdamW, this one's compiled AdamW")),
+        (
+            exact(flops_per_token=1e9),
+            ("stale", "the golden's step had flops_per_token 2000000000.0, this one's 1000000000.0"),
+        ),
+        (
+            exact(attention="cudnn first"),
+            ("stale", "the golden's step had attention torch's choice, this one's cudnn first"),
+        ),
+        (
+            exact(optimizer="compiled AdamW"),
+            ("stale", "the golden's step had optimizer torch's AdamW, this one's compiled AdamW"),
+        ),
         (exact(watch=None), ("inconclusive", "the GPU was not watched: install nvidia-ml-py")),
         (exact(watch=calm_but(busy_before=5, busy_after=5)), PASS),
         (
             exact(watch=calm_but(busy_before=6)),
             ("inconclusive", "the GPU was 6% busy before the first block: something else runs on it"),
         ),
-        (exact(watch=calm_but(busy_after=6)), ("inconclusive", "the GPU was 6% busy after the last block: something else runs on it")),
-        (exact(watch=calm_but(throttled=["heat", "power brake"])), ("inconclusive", "the GPU throttled: heat, power brake")),
+        (
+            exact(watch=calm_but(busy_after=6)),
+            ("inconclusive", "the GPU was 6% busy after the last block: something else runs on it"),
+        ),
+        (
+            exact(watch=calm_but(throttled=["heat", "power brake"])),
+            ("inconclusive", "the GPU throttled: heat, power brake"),
+        ),
         (exact([2.0] * 8), PASS),
         (exact([2.0] * 7), ("inconclusive", "7 pairs; 8 are needed")),
         (
@@ -135,9 +156,15 @@ def test_a_power_limit_counts_below_the_band_of_the_clock_and_of_bf16():
     assert at(1500) == at(1499, 0.0) == at(1499, None) == at(1499, bf16=1.0) == at(1499, bf16=0.625) == PASS
     words = "the power limit held the GPU at 1499 MHz in 50% of the turns, and BF16 is 40.0% slower; the golden was timed at 2000 MHz"
     assert at(1499) == ("inconclusive", words)
-    assert [at(1000, bf16=times)[0] for times in (3.0, 3.125)] == ["inconclusive", "drift"], "half the clock and the band explain 75%"
+    assert [at(1000, bf16=times)[0] for times in (3.0, 3.125)] == ["inconclusive", "drift"], (
+        "half the clock and the band explain 75%"
+    )
     times = [STEP] * 3 + [STEP * 1.25] * 8
-    uneven = exact(bf16_seconds=times, recipe_seconds=[t / 2 for t in times], watch=calm_but(sm_clocks=[1499] * 22, power_capped=0.5))
+    uneven = exact(
+        bf16_seconds=times,
+        recipe_seconds=[t / 2 for t in times],
+        watch=calm_but(sm_clocks=[1499] * 22, power_capped=0.5),
+    )
     assert judged(uneven, wide, golden) == ("inconclusive", words), "the median of BF16 counts"
 
 

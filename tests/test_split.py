@@ -24,14 +24,14 @@ SEEN = {
     "void cudnn::fusion::fmha_reduce_head<true>(void const*, void*, unsigned int": Category.ATTENTION,
     "void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 128, 64, 4, false, false, cutlass::bfloat16_t": Category.ATTENTION,
     "void transformer_engine::fused_rope_forward_kernel<__nv_bfloat16>(__nv_bfloat16 const*": Category.ATTENTION,
-    "cast_transpose_optimized_kernel(__nv_bfloat16 const*, float const*, __nv_fp8_e4m3*": Category.QUANTISE,
-    "void transformer_engine::(anonymous namespace)::amax_kernel<16, true, __nv_bfloat16>(__nv_bfloat16": Category.QUANTISE,
-    "void transformer_engine::(anonymous namespace)::block_scaled_1d_cast_transpose_kernel<true, float": Category.QUANTISE,
-    "transpose_optimized_kernel(__nv_fp8_e4m3 const*, float const*, __nv_fp8_e4m3*, unsigned long": Category.QUANTISE,
-    "transformer_engine::(anonymous namespace)::compute_scale_from_amax_kernel(float const*": Category.QUANTISE,
-    "void transformer_engine::unary_kernel<16, true, float, Empty, &transformer_engine::dispatch::fp8::detail::identity": Category.QUANTISE,
-    "row_col_rht_gemm_device": Category.QUANTISE,
-    "triton_red_fused__to_copy_abs_amax_0": Category.QUANTISE,
+    "cast_transpose_optimized_kernel(__nv_bfloat16 const*, float const*, __nv_fp8_e4m3*": Category.QUANTIZE,
+    "void transformer_engine::(anonymous namespace)::amax_kernel<16, true, __nv_bfloat16>(__nv_bfloat16": Category.QUANTIZE,
+    "void transformer_engine::(anonymous namespace)::block_scaled_1d_cast_transpose_kernel<true, float": Category.QUANTIZE,
+    "transpose_optimized_kernel(__nv_fp8_e4m3 const*, float const*, __nv_fp8_e4m3*, unsigned long": Category.QUANTIZE,
+    "transformer_engine::(anonymous namespace)::compute_scale_from_amax_kernel(float const*": Category.QUANTIZE,
+    "void transformer_engine::unary_kernel<16, true, float, Empty, &transformer_engine::dispatch::fp8::detail::identity": Category.QUANTIZE,
+    "row_col_rht_gemm_device": Category.QUANTIZE,
+    "triton_red_fused__to_copy_abs_amax_0": Category.QUANTIZE,
     "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<transformer_engine::normalization::Kernel_traits": Category.NORM,
     "triton_per_fused__fused_rms_norm__fused_rms_norm_backward__to_copy__unsafe_view_add_view_6": Category.NORM,
     "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float, float, 32u": Category.NORM,
@@ -72,8 +72,8 @@ def test_the_split_of_two_steps_by_hand():
         ran += [Launch("nvjet_a", step, step + 0.001), Launch("nvjet_b", step + 0.001, step + 0.003)]
         ran += [Launch("cast_transpose_x", step + 0.1, step + 0.101)]
     found = split_of(ran, 2, 0.005)
-    assert found.categories == pytest.approx({Category.GEMM: 0.003, Category.QUANTISE: 0.001, Category.IDLE: 0.001})
-    assert [found.share(c) for c in (Category.GEMM, Category.QUANTISE, Category.IDLE)] == pytest.approx([0.6, 0.2, 0.2])
+    assert found.categories == pytest.approx({Category.GEMM: 0.003, Category.QUANTIZE: 0.001, Category.IDLE: 0.001})
+    assert [found.share(c) for c in (Category.GEMM, Category.QUANTIZE, Category.IDLE)] == pytest.approx([0.6, 0.2, 0.2])
     assert (found.kernels[0].name, found.kernels[0].launches, found.launches) == ("nvjet_b", 1.0, 3)
 
 
@@ -83,7 +83,9 @@ def test_a_step_that_never_waits_is_not_idle():
 
 def linear(fqns: tuple[str, ...], n: int, bf16: float, own: float) -> LinearTime:
     noise = [1 + 0.001 * i for i in range(-3, 4)]
-    return LinearTime(fqns=fqns, k=4096, n=n, bf16_seconds=[bf16 * x for x in noise], recipe_seconds=[own * x for x in noise])
+    return LinearTime(
+        fqns=fqns, k=4096, n=n, bf16_seconds=[bf16 * x for x in noise], recipe_seconds=[own * x for x in noise]
+    )
 
 
 Q = linear(("attention.q_proj", "attention.o_proj"), 4096, 2.0e-3, 1.5e-3)
@@ -93,7 +95,7 @@ SAME = linear(("mlp.down_proj",), 4096, 1.0e-3, 1.0e-3)
 
 def made(*linears: LinearTime, layers: int = 1) -> TimeSplit:
     sides = [
-        Split(seconds=s, categories={Category.GEMM: 0.8 * s, Category.QUANTISE: q * s, Category.IDLE: 0.2 * s - q * s})
+        Split(seconds=s, categories={Category.GEMM: 0.8 * s, Category.QUANTIZE: q * s, Category.IDLE: 0.2 * s - q * s})
         for s, q in ((0.0125, 0.0), (0.0102, 0.1))
     ]
     return TimeSplit(
@@ -143,7 +145,7 @@ def test_a_filter_that_leaves_no_time_is_none():
 
 def test_the_table_says_shares_linears_and_filter():
     text = shown.text(made(Q, KV))
-    assert "gemm            10.000 ms 80.0%" in text and "quantise         0.000 ms  0.0%     1.020 ms 10.0%" in text
+    assert "gemm            10.000 ms 80.0%" in text and "quantize         0.000 ms  0.0%     1.020 ms 10.0%" in text
     assert "attention.k_proj, attention.v_proj: 0.83x" in text and text.count("slower") == 1
     assert "proposed filter: k_proj, v_proj stay in BF16; predicted gain +2.0%" in text
     assert max(map(len, text.splitlines())) <= 80
@@ -152,14 +154,21 @@ def test_the_table_says_shares_linears_and_filter():
 def test_the_csv_has_every_bit():
     block = made(KV).model_copy(update={"variant": "eager"})
     rows = list(csv.DictReader(io.StringIO(shown.as_csv([made(Q), block]))))
-    assert [r["category"] for r in rows] == ["gemm", "quantise", "idle"] * 2
+    assert [r["category"] for r in rows] == ["gemm", "quantize", "idle"] * 2
     assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
-    assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == ("NVIDIA Made Up", "te-current-base-native", "compiled")
+    assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == (
+        "NVIDIA Made Up",
+        "te-current-base-native",
+        "compiled",
+    )
     assert float(rows[0]["bf16_seconds"]) == 0.8 * 0.0125 and float(rows[1]["recipe_share"]) == pytest.approx(0.1)
 
 
 def test_the_json_holds_linears_and_filter():
     found, other = json.loads(shown.as_json([made(Q, KV), made(Q)]))
     assert found["filter"]["filters"] == ["k_proj", "v_proj"] and found["filter"]["gain"] == pytest.approx(1.02)
-    assert [(x["linears"][0], x["slower"]) for x in found["linears"]] == [("attention.k_proj", True), ("attention.q_proj", False)]
+    assert [(x["linears"][0], x["slower"]) for x in found["linears"]] == [
+        ("attention.k_proj", True),
+        ("attention.q_proj", False),
+    ]
     assert found["categories"][0]["category"] == "gemm" and other["filter"] is None

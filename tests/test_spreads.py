@@ -53,7 +53,12 @@ def pairs(run: Make, *recipes: str) -> list[spreads.Pair]:
 
 
 def test_three_seeds_are_a_spread_and_two_are_not(folder, run):
-    records = [*controls(run), *runs_of(run, "te-current", 3), *runs_of(run, "te-mxfp8", 2), *runs_of(run, "te-block", 2)]
+    records = [
+        *controls(run),
+        *runs_of(run, "te-current", 3),
+        *runs_of(run, "te-mxfp8", 2),
+        *runs_of(run, "te-block", 2),
+    ]
     said, *changes = spreads.store(folder, records, policy(NATIVE, APART))
     assert said == "nano on topics: no spread of te-block, te-mxfp8: 2 seeds, and 3 are needed"
     assert changes and all(line.startswith("nano on topics: ") for line in changes)
@@ -62,14 +67,22 @@ def test_three_seeds_are_a_spread_and_two_are_not(folder, run):
 
 def test_recipes_and_executions_of_rows_that_say_the_same_share_a_spread(folder, run):
     """The rows differ in execution, seeds and reason alone. A row with another margin has a spread of its own."""
-    records = [*controls(run), *runs_of(run, "te-current", 3), *runs_of(run, "te-nvfp4", 3, "emulated"), *runs_of(run, "te-block", 3)]
+    records = [
+        *controls(run),
+        *runs_of(run, "te-current", 3),
+        *runs_of(run, "te-nvfp4", 3, "emulated"),
+        *runs_of(run, "te-block", 3),
+    ]
     spreads.store(folder, records, policy(NATIVE, EMULATED, APART))
     assert stored(folder) == [(["te-current", "te-nvfp4"], 6, 3), (["te-block"], 3, 3)]
 
 
 def test_runs_of_a_model_without_a_golden_are_left_out(folder, run):
     """Their rows are not asked for."""
-    others = [r.model_copy(update={"cell": r.cell.model_copy(update={"model": "tiny"})}) for r in [*controls(run), *runs_of(run, "x", 3)]]
+    others = [
+        r.model_copy(update={"cell": r.cell.model_copy(update={"model": "tiny"})})
+        for r in [*controls(run), *runs_of(run, "x", 3)]
+    ]
     assert spreads.store(folder, others, policy()) == []
     assert stored(folder) == []
 
@@ -79,19 +92,26 @@ def test_a_spread_replaces_those_of_its_recipes_and_no_other(bare, run):
     both = spreads.with_spread(first, pairs(run, "te-block", "te-mxfp8"), 8)
     assert [s.recipes for s in both.spreads] == [["te-current"], ["te-block", "te-mxfp8"]]
     again = spreads.with_spread(both, pairs(run, "te-current")[:2], 16)
-    assert [(s.recipes, s.runs, s.window) for s in again.spreads] == [(["te-block", "te-mxfp8"], 6, 8), (["te-current"], 2, 16)]
+    assert [(s.recipes, s.runs, s.window) for s in again.spreads] == [
+        (["te-block", "te-mxfp8"], 6, 8),
+        (["te-current"], 2, 16),
+    ]
 
 
 def test_a_spread_that_several_recipes_share_is_replaced_as_a_whole(bare, run):
     shared = spreads.with_spread(bare, pairs(run, "te-block", "te-current", "te-mxfp8"), 8)
-    with pytest.raises(ValueError, match=r"^the spread of te-block, te-mxfp8 rests on the same row; give runs of these recipes, too$"):
+    with pytest.raises(
+        ValueError, match=r"^the spread of te-block, te-mxfp8 rests on the same row; give runs of these recipes, too$"
+    ):
         spreads.with_spread(shared, pairs(run, "te-current"), 8)
 
 
 def test_the_time_and_the_origin_of_a_spread_are_those_of_its_first_device(run):
     """The time is the mean of a run and its control, rounded to hundredths of a second."""
     found = []
-    for (r, control), device, seconds in zip(pairs(run, "te-current"), ("a", "a", "b"), (10.0, 10.111, 500.0), strict=True):
+    for (r, control), device, seconds in zip(
+        pairs(run, "te-current"), ("a", "a", "b"), (10.0, 10.111, 500.0), strict=True
+    ):
         mine = r.provenance.model_copy(update={"device": device, "commit": f"{r.seed}" * 40})
         theirs = mine.model_copy(update={"commit": "f" * 40})
         timed = {"seconds": seconds, "provenance": mine}

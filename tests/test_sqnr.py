@@ -27,8 +27,16 @@ def test_decibels_of_special_norms(signal, noise, value):
 
 def test_each_pair_has_its_own_number_in_order():
     one = torch.tensor([3.0, 4.0])
-    pairs = [(one, one), (one, one * 1.1), (one, torch.zeros(2)), (one, torch.tensor([math.nan, 4.0])), (one[:1], -one[:1])]
-    assert sqnrs(iter(pairs)) == pytest.approx([math.inf, 20.0, 0.0, math.nan, -20 * math.log10(2)], nan_ok=True, rel=1e-6)
+    pairs = [
+        (one, one),
+        (one, one * 1.1),
+        (one, torch.zeros(2)),
+        (one, torch.tensor([math.nan, 4.0])),
+        (one[:1], -one[:1]),
+    ]
+    assert sqnrs(iter(pairs)) == pytest.approx(
+        [math.inf, 20.0, 0.0, math.nan, -20 * math.log10(2)], nan_ok=True, rel=1e-6
+    )
     assert [sqnr(*pair) for pair in pairs] == pytest.approx(sqnrs(pairs), nan_ok=True)
     assert sqnrs([]) == []
 

@@ -16,7 +16,10 @@ from fp8parity.training.replays import ROUNDS
 from fp8parity.workload.shapes import ModelShape, Workload
 
 CPU, SMALL = torch.device("cpu"), Workload(ModelShape("block", 64, 128, 2, 1, 32, 1), 2, 32)
-GEMM, ATTENTION = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma"
+GEMM, ATTENTION = (
+    "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT",
+    "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma",
+)
 KERNELS = {GEMM: 5.0, ATTENTION: 3.0, "triton_per_fused_rms_norm_0": 2.0, "void at::native::elementwise_kernel<4>": 1.0}
 """The seconds of the kernels of a replay."""
 
@@ -48,15 +51,21 @@ def test_lost_kernels_are_an_error(kept):
     if kept == slice(ROUNDS, None):
         assert len({launch.name for launch in few}) == len(KERNELS) - 1
         few = few[:-1]
-    with pytest.raises(ValueError, match=rf"saw {len(few)} kernels in {ROUNDS} equal replays: its events are not complete"):
+    with pytest.raises(
+        ValueError, match=rf"saw {len(few)} kernels in {ROUNDS} equal replays: its events are not complete"
+    ):
         stacks.grouped(few, ROUNDS, 1)
 
 
-@pytest.mark.parametrize(("name", "part", "longest"), [(GEMM, "block-products", "new"), (ATTENTION, "block-attention", GEMM[:20])])
+@pytest.mark.parametrize(
+    ("name", "part", "longest"), [(GEMM, "block-products", "new"), (ATTENTION, "block-attention", GEMM[:20])]
+)
 def test_a_kernel_that_no_name_tells_of_is_an_error(name, part, longest):
     """A new version of a library may name its kernels otherwise. Six minutes of a profile would end with a time of 0."""
     unknown = [replace(launch, name="new") if launch.name == name else launch for launch in ran(ROUNDS)]
-    with pytest.raises(ValueError, match=rf"no kernel of a block is known as {part} \(training/kernels.py\); the longest is '{longest}"):
+    with pytest.raises(
+        ValueError, match=rf"no kernel of a block is known as {part} \(training/kernels.py\); the longest is '{longest}"
+    ):
         stacks.grouped(unknown, ROUNDS, 1)
 
 

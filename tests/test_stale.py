@@ -37,7 +37,9 @@ def test_a_run_that_is_not_of_its_golden(golden, run, changes, why):
 
 
 def test_two_seeds_have_two_starts(run):
-    with pytest.raises(ValueError, match=r"Value error, seeds: two of them start from the initial weights 0123456789ab \["):
+    with pytest.raises(
+        ValueError, match=r"Value error, seeds: two of them start from the initial weights 0123456789ab \["
+    ):
         from_runs([run(seed=s, initial_weights="0123456789abcdef") for s in range(2)], [])
 
 
@@ -51,7 +53,9 @@ def test_ci_is_told_where_to_record(run, monkeypatch):
     assert refuse([run()], 1) == "CI never records goldens; record on a machine you know and commit the file"
 
 
-@pytest.mark.parametrize(("changes", "kept"), [({}, True), ({"spec_hash": "other"}, False), ({"fingerprint": "other"}, False)], ids=str)
+@pytest.mark.parametrize(
+    ("changes", "kept"), [({}, True), ({"spec_hash": "other"}, False), ({"fingerprint": "other"}, False)], ids=str
+)
 def test_spreads_stay_beside_new_runs_of_the_same_work(golden, run, tmp_path, changes, kept):
     old = golden.model_copy(update={"fingerprint": run().fingerprint})
     path = write_json(path_of(tmp_path, old.model, old.corpus), old)

@@ -54,7 +54,9 @@ def test_nan_is_never_inside():
 
 
 def test_gaps_are_read_in_the_tail():
-    assert st.relative_gaps([[9.0, 9.0, 9.0, 2.02, 4.08]], [[1.0, 1.0, 1.0, 2.0, 4.0]], tail=2) == pytest.approx([0.015])
+    assert st.relative_gaps([[9.0, 9.0, 9.0, 2.02, 4.08]], [[1.0, 1.0, 1.0, 2.0, 4.0]], tail=2) == pytest.approx(
+        [0.015]
+    )
 
 
 def test_gaps_of_windows_are_the_root_mean_square_over_seeds():
@@ -103,7 +105,9 @@ def power_by_quantiles(n: int, gap: float, more: int) -> float:
     return float(np.mean(np.where(room > 0, hit, 0.0)))
 
 
-@pytest.mark.parametrize(("n", "gap", "more"), [(2, 0.0, 0), (2, 0.0, 1), (3, 0.3, 0), (3, 0.0, 4), (8, 0.35, 0), (40, 0.45, 0)])
+@pytest.mark.parametrize(
+    ("n", "gap", "more"), [(2, 0.0, 0), (2, 0.0, 1), (3, 0.3, 0), (3, 0.0, 4), (8, 0.35, 0), (40, 0.45, 0)]
+)
 def test_power_is_the_mean_over_all_spreads(n, gap, more):
     given = {"more": more} if more else {}
     assert st.power(n, 0.2, 0.5, gap, 0.05, **given) == pytest.approx(power_by_quantiles(n, gap, more), abs=1e-4)
@@ -170,8 +174,8 @@ def test_band_bounds_the_false_alarm_rate_of_a_run():
 def test_band_names_the_first_window_outside():
     band = st.paired_band([0.001] * 4, 8, window=4, alpha=0.001, seeds=3, least=0.005)
     spike = [5.0] * 8 + [6.0] + [5.0] * 7
-    step, value, centre, half = some(band.first_outside(spike, [5.0] * 16))
-    assert (step, value, centre) == (8, 5.25, 5.0)
+    step, value, center, half = some(band.first_outside(spike, [5.0] * 16))
+    assert (step, value, center) == (8, 5.25, 5.0)
     assert half == pytest.approx(5 * 0.001 * scipy.stats.t.ppf(1 - 0.001 / 24, 8))
     assert band.first_outside([5.0] * 16, [5.0] * 16) is None
 
@@ -215,7 +219,9 @@ def test_the_interval_of_few_values():
         st.median_interval(range(5))
 
 
-@pytest.mark.parametrize(("groups", "sd"), [([[1, 3]], 2**0.5), ([[1, 2, 3]], 1.0), ([[1, 3], [2]], 3**0.5), ([[-2]], 2.0)])
+@pytest.mark.parametrize(
+    ("groups", "sd"), [([[1, 3]], 2**0.5), ([[1, 2, 3]], 1.0), ([[1, 3], [2]], 3**0.5), ([[-2]], 2.0)]
+)
 def test_a_pooled_sd_counts_a_single_value_from_zero(groups, sd):
     assert st.pooled_sd(groups) == pytest.approx(sd)
 

@@ -1,4 +1,4 @@
-"""One optimiser step: against torch.optim, and mode against mode."""
+"""One optimizer step: against torch.optim, and mode against mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nano(session):
 
 
 def applied_of(nano, recipe="bf16", seed=0):
-    execution = Execution.EMULATED if recipes.get(recipe).linear.quantised else Execution.NATIVE
+    execution = Execution.EMULATED if recipes.get(recipe).linear.quantized else Execution.NATIVE
     return recipes.apply(models.build(nano.model, seed), recipes.get(recipe), execution, tokens=nano.schedule.tokens)
 
 
@@ -36,7 +36,9 @@ def trained(nano, mode, recipe="bf16", count=4):
     converted = applied_of(nano, recipe)
     take = steps.make(converted, steps.MasterWeightOptimizer(converted, nano.schedule), nano.schedule, mode)
     stream = corpus.load("topics")
-    return torch.stack([take(run.microbatches(stream, nano.schedule, 0, i, CPU), i).clone().double() for i in range(count)])
+    return torch.stack(
+        [take(run.microbatches(stream, nano.schedule, 0, i, CPU), i).clone().double() for i in range(count)]
+    )
 
 
 # The update
@@ -99,7 +101,11 @@ def test_gradients_have_the_names_of_the_model_before(nano):
     up = next(n for n, _ in plain.model.named_parameters() if "up_proj" in n)
 
     def original(tensors):
-        return {k: v for n, t in tensors.items() for k, v in (zip(("top", "bottom"), t.chunk(2), strict=True) if n == up else [(n, t)])}
+        return {
+            k: v
+            for n, t in tensors.items()
+            for k, v in (zip(("top", "bottom"), t.chunk(2), strict=True) if n == up else [(n, t)])
+        }
 
     found = []
     for converted in (plain, replace(applied_of(nano), original=original)):
@@ -144,7 +150,9 @@ def test_compiled_steps_give_the_losses_of_eager_ones(nano, recipe, eager):
 @pytest.mark.parametrize("mode", ["graphed", "compiled-graphed"])
 def test_a_graph_without_a_gpu_is_one_sentence(session, mode):
     session.settings = replace(session.settings, mode=Mode(mode))
-    with pytest.raises(ValueError, match=f"^mode {mode} captures CUDA graphs and needs a GPU; on a CPU use eager or compiled$"):
+    with pytest.raises(
+        ValueError, match=f"^mode {mode} captures CUDA graphs and needs a GPU; on a CPU use eager or compiled$"
+    ):
         session.trajectory(cell("bf16", "native", "nano"), 0)
 
 
@@ -161,7 +169,9 @@ def test_the_mode_is_recorded(session):
 
 def test_the_mode_that_nobody_asked_for():
     gpu = torch.device("cuda:0")
-    found = {name: run.mode_for(recipes.get(name), Execution.NATIVE, gpu) for name in ("bf16", "te-current", "ao-rowwise")}
+    found = {
+        name: run.mode_for(recipes.get(name), Execution.NATIVE, gpu) for name in ("bf16", "te-current", "ao-rowwise")
+    }
     assert found == {"bf16": "graphed", "te-current": "graphed", "ao-rowwise": "compiled-graphed"}
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.EMULATED, gpu) == "graphed"
     assert run.mode_for(recipes.get("ao-rowwise"), Execution.NATIVE, CPU) == "eager"

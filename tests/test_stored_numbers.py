@@ -23,11 +23,17 @@ POLICY = Policy(path=Path("p"), band=(SHARED, OF_GPU))
 SOURCE = Source("a1", "set", "NVIDIA H200", "torch 0", "a1b2")
 
 
-def record(value: float = 28.5, execution: Execution = NATIVE, metric: str = "sqnr", where: str = "b", ranks: int = 1) -> Measurements:
+def record(
+    value: float = 28.5, execution: Execution = NATIVE, metric: str = "sqnr", where: str = "b", ranks: int = 1
+) -> Measurements:
     cell = Cell(model="tiny", recipe="te-current", execution=execution, ranks=ranks)
     made = reports.provenance(device="NVIDIA H200", capability=[9, 0])
     return Measurements(
-        cell=cell, check="gemm", values=[Measurement(metric=metric, where=where, value=value)], provenance=made, session="s"
+        cell=cell,
+        check="gemm",
+        values=[Measurement(metric=metric, where=where, value=value)],
+        provenance=made,
+        session="s",
     )
 
 
@@ -90,10 +96,16 @@ def test_only_a_shared_number_stands_in_for_another_execution(band, stored, aske
 def test_own_numbers_stand_before_those_of_the_base():
     """Both keep their tables, their sources and their inventories."""
     other = Source("b2", "base", "NVIDIA H100", "torch 9", "b2c3")
-    base = MeasuredNumbers({"shared": {KEY: Number(1.0, "b2"), KEY._replace(where="z"): Number(2.0, "b2")}, "nvidia-h100": {}}, (other,))
+    base = MeasuredNumbers(
+        {"shared": {KEY: Number(1.0, "b2"), KEY._replace(where="z"): Number(2.0, "b2")}, "nvidia-h100": {}}, (other,)
+    )
     own = MeasuredNumbers({"shared": {KEY: Number(3.0, "a1")}, "nvidia-h200": {}}, (SOURCE,))
     assert own.over(base) == MeasuredNumbers(
-        {"shared": {KEY: Number(3.0, "a1"), KEY._replace(where="z"): Number(2.0, "b2")}, "nvidia-h100": {}, "nvidia-h200": {}},
+        {
+            "shared": {KEY: Number(3.0, "a1"), KEY._replace(where="z"): Number(2.0, "b2")},
+            "nvidia-h100": {},
+            "nvidia-h200": {},
+        },
         (other, SOURCE),
         Inventories().over(Inventories()),
     )

@@ -16,13 +16,17 @@ QUIET = ["before the jump", "after the jump", "next step"]
 @pytest.fixture
 def jump(session, eager):
     """The numbers of ``stress.jump`` of a small model, by place."""
-    return lambda recipe, execution="emulated": {m.where: m.value for m in stress.jump(subject(session, recipe, execution))}
+    return lambda recipe, execution="emulated": {
+        m.where: m.value for m in stress.jump(subject(session, recipe, execution))
+    }
 
 
 @pytest.fixture
 def uses(session, eager):
     """The numbers of ``stress.many_uses``, by GEMM."""
-    return lambda recipe, execution="emulated": {m.where: m.value for m in stress.many_uses(subject(session, recipe, execution))}
+    return lambda recipe, execution="emulated": {
+        m.where: m.value for m in stress.many_uses(subject(session, recipe, execution))
+    }
 
 
 def test_a_step_has_a_microbatch_that_is_neither_first_nor_last():
@@ -31,7 +35,9 @@ def test_a_step_has_a_microbatch_that_is_neither_first_nor_last():
     assert list(stress.PLACES.values()) == ["before the jump", "the jump", "after the jump", "next step"]
 
 
-@pytest.mark.parametrize(("recipe", "execution", "low", "high"), [("bf16", "native", 38, 56), ("te-current", "emulated", 20, 34)])
+@pytest.mark.parametrize(
+    ("recipe", "execution", "low", "high"), [("bf16", "native", 38, 56), ("te-current", "emulated", 20, 34)]
+)
 def test_a_scale_that_follows_the_amax_does_not_notice_a_jump(jump, recipe, execution, low, high):
     assert all(low <= value <= high for value in jump(recipe, execution).values())
 

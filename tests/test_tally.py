@@ -12,10 +12,16 @@ from verdicts import verdict
 
 CELLS = {
     name: Cell(model="tiny", recipe=recipe, execution=Execution(execution))
-    for name, recipe, execution in (("bf16", "bf16", "native"), ("a", "te-current", "native"), ("b", "te-block", "emulated"))
+    for name, recipe, execution in (
+        ("bf16", "bf16", "native"),
+        ("a", "te-current", "native"),
+        ("b", "te-block", "emulated"),
+    )
 }
 FILE = "suites/test_x.py::test_gemm"
-LARGE = Phase("f.py::test_large[a]", "call", "a", skipped=True, applicable=False, why="tensors over 2**31 bytes need a GPU")
+LARGE = Phase(
+    "f.py::test_large[a]", "call", "a", skipped=True, applicable=False, why="tensors over 2**31 bytes need a GPU"
+)
 """A check that has nothing to measure on such a machine."""
 ALONE = "only the BF16 control was checked and no recipe:"
 GREEN, RED = verdict("pass"), verdict("fail")
@@ -51,7 +57,10 @@ def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None =
     [
         ([ran("bf16"), ran("a"), skip("b")], (2, 1, 0, 0)),
         ([ran("bf16"), ran("a", RED, failed=True), skip("b")], (2, 1, 0, 0)),
-        ([ran("bf16"), ran("a", failed=True), skip("b")], (1, 1, 1, 0)),  # green verdicts, and the test failed all the same
+        (
+            [ran("bf16"), ran("a", failed=True), skip("b")],
+            (1, 1, 1, 0),
+        ),  # green verdicts, and the test failed all the same
         ([ran("bf16"), [Phase(node("a"), "setup", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
         ([ran("bf16"), [*ran("a"), Phase(node("a"), "teardown", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
         ([ran("bf16"), [*skip("a"), Phase(node("a"), "teardown", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
@@ -102,7 +111,9 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
         (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU (2 tests)"]),
         (
             made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={node("c"): "c"}),
-            ["nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"],
+            [
+                "nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"
+            ],
         ),
         (
             made(
@@ -144,7 +155,11 @@ def test_the_control_alone_checks_no_recipe(facts, words):
         ),
         (made([*ran("a"), LARGE]), []),
         (
-            made(ran("a"), ran("b"), removed={f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", "bf16")}),
+            made(
+                ran("a"),
+                ran("b"),
+                removed={f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", "bf16")},
+            ),
             ["required cell a was selected without test_x, test_y: -k, -m or a plugin removed part of its tests"],
         ),
         (made(skip("a"), ran("b"), removed={"f.py::test_x[a]": "a"}), ["required cell a was skipped: no GPU"]),
@@ -170,7 +185,10 @@ def test_what_cannot_run_is_counted_by_reason():
 
 
 def test_the_most_frequent_reason_comes_first():
-    given = [skip("a", "rare"), [*skip("b", "often"), Phase("f.py::test_y[b]", "setup", "b", skipped=True, why="often")]]
+    given = [
+        skip("a", "rare"),
+        [*skip("b", "often"), Phase("f.py::test_y[b]", "setup", "b", skipped=True, why="often")],
+    ]
     found = outcome(ran("bf16"), *given, asked="-m h100")
     assert [(u.reason, u.tests) for u in found.unable] == [("often", 2), ("rare", 1)]
 
@@ -181,13 +199,17 @@ def test_a_test_is_named_without_its_file_and_with_all_its_parameters(test):
 
 
 def test_cells_of_another_execution_were_not_asked_for():
-    found = outcome(ran("bf16"), skip("a", "no TE"), skip("b", "-"), asked="--execution native", execution=Execution.NATIVE)
+    found = outcome(
+        ran("bf16"), skip("a", "no TE"), skip("b", "-"), asked="--execution native", execution=Execution.NATIVE
+    )
     assert [u.reason for u in found.unable] == ["no TE"]
     assert outcome(ran("bf16"), skip("a", "no TE")).unable == []  # nothing was asked for
 
 
 def test_a_session_without_cells_is_none_of_ours():
-    plain = Tally({"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], told=True)
+    plain = Tally(
+        {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], told=True
+    )
     assert not plain.with_cells
     plain.told = False  # every worker died before it told what it collected
     assert plain.with_cells

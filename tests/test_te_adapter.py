@@ -1,4 +1,4 @@
-"""The TE adapter on a stand-in for the package: weight caches, quantised weights, FP8 attention; planted faults are found."""
+"""The TE adapter on a stand-in for the package: weight caches, quantized weights, FP8 attention; planted faults are found."""
 
 from __future__ import annotations
 
@@ -22,24 +22,30 @@ def test_the_linears_of_each_model_have_the_same_names(stand_in):
     """TE gives each module of a process a number as its name, and Dynamo compiled the code of each anew."""
     found = []
     for _ in range(2):
-        converted = apply(models.build(NANO.model, 0), RECIPES["te-current"], Execution.NATIVE, tokens=NANO.schedule.tokens)
-        found.append({fqn: getattr(m, "name", "") for fqn, m in converted.model.named_modules() if type(m).__name__ == "Linear"})
+        converted = apply(
+            models.build(NANO.model, 0), RECIPES["te-current"], Execution.NATIVE, tokens=NANO.schedule.tokens
+        )
+        found.append(
+            {fqn: getattr(m, "name", "") for fqn, m in converted.model.named_modules() if type(m).__name__ == "Linear"}
+        )
     kept = {"lm_head"}  # it stays in BF16
     assert found[0] == found[1] == {fqn: "" if fqn in kept else fqn for fqn in found[0]} and len(found[0]) > len(kept)
 
 
 @pytest.mark.slow
-def test_te_caches_and_quantised_weights_follow_the_masters(session, stand_in):
+def test_te_caches_and_quantized_weights_follow_the_masters(session, stand_in):
     found = measured(state.measure(subject(session, "te-current", "native")))
     assert {v for k, v in found.items() if "difference" in k} == {0.0}
     assert len(found) == 16
     plain = found["accumulated sqnr @ tiny steps"]
     assert 20 < plain < 32
-    assert all(abs(found[f"{weights} sqnr @ tiny steps"] - plain) < 0.5 for weights in ("cached weight", "quantised weights"))
+    assert all(
+        abs(found[f"{weights} sqnr @ tiny steps"] - plain) < 0.5 for weights in ("cached weight", "quantized weights")
+    )
 
 
 def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
-    """Before TE 2.9 the region was fp8_autocast(fp8_recipe=...), quantised weights fp8_model_init, and the state manager's module fp8."""
+    """Before TE 2.9 the region was fp8_autocast(fp8_recipe=...), quantized weights fp8_model_init, and the state manager's module fp8."""
     now = measured(state.measure(subject(session, "te-current", "native")))
     forget()
     pytorch, manager = sys.modules["transformer_engine.pytorch"], sys.modules["transformer_engine.pytorch.quantization"]
@@ -67,9 +73,9 @@ def test_a_stale_te_cache_is_found(session, stand_in):
     assert abs(short_run.ShortRun(one).followed() - sound) < 0.5
 
 
-def test_quantised_weights_that_updates_do_not_reach_are_found(session, stand_in, monkeypatch):
+def test_quantized_weights_that_updates_do_not_reach_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
-    primary = replace(one, recipe=replace(one.recipe, options=(("quantised_weights", True),)))
+    primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
     sound = short_run.ShortRun(primary).followed()
     real = short_run.MasterWeightOptimizer.step
 
@@ -85,9 +91,9 @@ def test_quantised_weights_that_updates_do_not_reach_are_found(session, stand_in
     assert short_run.ShortRun(primary).followed() < sound - 1.5
 
 
-def test_masters_that_start_from_dequantised_weights_are_found(session, stand_in, monkeypatch):
+def test_masters_that_start_from_dequantized_weights_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
-    primary = replace(one, recipe=replace(one.recipe, options=(("quantised_weights", True),)))
+    primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
     assert isinstance(short_run.ShortRun(primary).converted.model.get_submodule("layers.0.mlp.up_proj").weight, Primary)
     assert state._masters(primary) == 0
     real = short_run.apply

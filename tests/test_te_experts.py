@@ -1,4 +1,4 @@
-"""Experts with TE's GroupedLinear on a stand-in for the package: calls, names of parameters, inventory, weight cache, quantised weights."""
+"""Experts with TE's GroupedLinear on a stand-in for the package: calls, names of parameters, inventory, weight cache, quantized weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def grouped_linear(outer: Any) -> type[nn.Module]:
             self.num_gemms, self.calls = num_gemms, []
             for i in range(num_gemms):
                 weight = torch.zeros(out_features, in_features, dtype=params_dtype, device=device)
-                self.register_parameter(f"weight{i}", nn.Parameter(weight.as_subclass(Primary) if outer.primary else weight))
+                self.register_parameter(
+                    f"weight{i}", nn.Parameter(weight.as_subclass(Primary) if outer.primary else weight)
+                )
 
         def forward(self, inp: Tensor, m_splits: list[int], is_first_microbatch: bool | None = None) -> Tensor:
             assert outer.recipe is not None
@@ -48,7 +50,9 @@ def grouped_linear(outer: Any) -> type[nn.Module]:
 @pytest.fixture
 def te(stand_in, monkeypatch):
     """The stand-in with a GroupedLinear. The door to it is forgotten before and after."""
-    monkeypatch.setattr(sys.modules["transformer_engine.pytorch"], "GroupedLinear", grouped_linear(stand_in), raising=False)
+    monkeypatch.setattr(
+        sys.modules["transformer_engine.pytorch"], "GroupedLinear", grouped_linear(stand_in), raising=False
+    )
     monkeypatch.delitem(sys.modules, "fp8parity.recipes.adapters.te_experts", raising=False)
     yield stand_in
     sys.modules.pop("fp8parity.recipes.adapters.te_experts", None)
@@ -90,9 +94,9 @@ def test_the_loss_of_grouped_experts_is_that_of_the_emulation(te, eager):
 
 
 def test_weights_of_experts_follow_their_masters(te, session: Session):
-    """Steps of a model that holds quantised weights only: the masters start from the BF16 weights of each expert."""
+    """Steps of a model that holds quantized weights only: the masters start from the BF16 weights of each expert."""
     spec = session.spec(cell("te-current", "native", "tiny-moe"))
-    spec = replace(spec, model=MIXED, recipe=replace(spec.recipe, options=(("quantised_weights", True),)))
+    spec = replace(spec, model=MIXED, recipe=replace(spec.recipe, options=(("quantized_weights", True),)))
     run = short_run.ShortRun(spec)
     plain = dict(models.build(MIXED, short_run.SEED).named_parameters())
     masters = run.converted.original(dict(zip(run.optimizer.names, run.optimizer.masters, strict=True)))
@@ -106,7 +110,10 @@ def test_weights_of_experts_follow_their_masters(te, session: Session):
 
 
 def test_a_rule_about_one_expert_is_refused(te):
-    with pytest.raises(ValueError, match="one grouped GEMM computes all experts of layers.0.mlp.up_proj, and a rule is about some of them"):
+    with pytest.raises(
+        ValueError,
+        match="one grouped GEMM computes all experts of layers.0.mlp.up_proj, and a rule is about some of them",
+    ):
         converted(replace(RECIPES["te-current"], rules=(Rule(names=("up_proj.1",)),)))
     left = converted(replace(RECIPES["te-current"], rules=(Rule(names=("up_proj",), blocks=(0,)),)))
     assert not any(m.fqn.startswith("layers.0.mlp.up_proj") for m in left.inventory)

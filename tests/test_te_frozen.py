@@ -16,5 +16,8 @@ def test_a_frozen_linear_stays_frozen_and_a_tied_one_is_refused(stand_in):
     model.inner.bias.requires_grad_(False)
     converted = apply(model, recipes.get("te-current"), Execution.NATIVE, tokens=16).model
     assert [n for n, p in converted.named_parameters() if not p.requires_grad] == ["inner.bias"]
-    with pytest.raises(ValueError, match="te-current: embedding.weight and unembed.weight are tied, and the converted modules hold copies"):
+    with pytest.raises(
+        ValueError,
+        match="te-current: embedding.weight and unembed.weight are tied, and the converted modules hold copies",
+    ):
         apply(Pair().bfloat16(), recipes.get("te-current"), Execution.NATIVE, tokens=16)

@@ -22,14 +22,14 @@ class DType(enum.IntEnum):
     kFloat8E5M2 = 8
 
 
-class Quantised:
+class Quantized:
     """A tensor as TE's storages are: no torch.Tensor, without a ``dtype``."""
 
     def __init__(self, tensor: torch.Tensor, dtype: DType, usage: tuple[bool, bool]) -> None:
         self.tensor, self._fp8_dtype, self.usage = tensor, dtype, usage
 
 
-class Quantiser:
+class Quantizer:
     def __init__(self, dtype: DType) -> None:
         self.dtype, self.internal, self.usage, self.made = dtype, False, (False, False), 0
         self.scale = torch.ones(())
@@ -37,24 +37,31 @@ class Quantiser:
     def set_usage(self, *, rowwise: bool, columnwise: bool) -> None:
         self.usage = (rowwise, columnwise)
 
-    def __call__(self, tensor: torch.Tensor) -> Quantised:
+    def __call__(self, tensor: torch.Tensor) -> Quantized:
         assert self.internal
         self.made += 1
-        return Quantised(tensor, self.dtype, self.usage)
+        return Quantized(tensor, self.dtype, self.usage)
 
 
 class RecipeState:
     @staticmethod
     def create(made: object, *, mode: str, num_quantizers: int) -> SimpleNamespace:
         dtype = DType.kFloat8E4M3 if mode == "forward" else DType.kFloat8E5M2
-        return SimpleNamespace(make_quantizers=lambda: [Quantiser(dtype) for _ in range(num_quantizers)])
+        return SimpleNamespace(make_quantizers=lambda: [Quantizer(dtype) for _ in range(num_quantizers)])
 
 
 CALLS: list[dict[str, object]] = []
 
 
 def general_gemm(
-    A: Quantised, B: Quantised, out_dtype=None, layout="TN", out=None, accumulate=False, grad=False, use_split_accumulator=False
+    A: Quantized,
+    B: Quantized,
+    out_dtype=None,
+    layout="TN",
+    out=None,
+    accumulate=False,
+    grad=False,
+    use_split_accumulator=False,
 ):
     """TE's: column-major A and B, so the result is op(B) op(A) for row-major tensors."""
     assert A.usage[0 if layout[0] == "T" else 1]
@@ -76,8 +83,8 @@ def general_grouped_gemm(A, B, out, quantization_params, out_dtype, m_splits=Non
         general_gemm(a, b, out_dtype=out_dtype, out=c, **terms)
 
 
-def split_quantize(tensor: torch.Tensor, splits: list[int], quantisers: list[Quantiser]) -> list[Quantised]:
-    return [q(part) for q, part in zip(quantisers, tensor.split(splits), strict=True)]
+def split_quantize(tensor: torch.Tensor, splits: list[int], quantizers: list[Quantizer]) -> list[Quantized]:
+    return [q(part) for q, part in zip(quantizers, tensor.split(splits), strict=True)]
 
 
 @pytest.fixture
@@ -120,7 +127,11 @@ def test_the_three_products_have_their_layouts_and_accumulation(te_gemms):
     made, wanted = door(te_gemms)
     for product, exact in wanted.items():
         assert float((made.gemm(product).double() - exact).norm() / exact.norm()) < 0.003
-    assert [(c["layout"], c["split"], c["grad"]) for c in CALLS] == [("TN", False, False), ("NN", True, True), ("NT", True, True)]
+    assert [(c["layout"], c["split"], c["grad"]) for c in CALLS] == [
+        ("TN", False, False),
+        ("NN", True, True),
+        ("NT", True, True),
+    ]
     assert [made.formats(p) for p in wanted] == [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e5m2", "e4m3")]
 
 
@@ -131,20 +142,20 @@ def test_the_recipe_sets_the_accumulation(te_gemms):
     assert [door(te_gemms, made=SimpleNamespace(**split), published=True)[0].split(p) for p in wanted] == [False] * 3
 
 
-def test_a_step_quantises_six_directions_and_keeps_what_a_captured_gemm_reads(te_gemms):
+def test_a_step_quantizes_six_directions_and_keeps_what_a_captured_gemm_reads(te_gemms):
     made, wanted = door(te_gemms)
-    before = dict(made.quantised)
+    before = dict(made.quantized)
     for product in wanted:
         made.step(product)
-    assert {n: q.made - 1 for n, q in made.quantisers.items()} == {"x": 1, "w": 1, "dy": 1}
+    assert {n: q.made - 1 for n, q in made.quantizers.items()} == {"x": 1, "w": 1, "dy": 1}
     assert sum(c.directions for c in made.casts) == 6
-    assert made.quantised == before
+    assert made.quantized == before
 
 
-def test_the_published_tool_quantises_the_weight_one_way(te_gemms):
+def test_the_published_tool_quantizes_the_weight_one_way(te_gemms):
     made, _ = door(te_gemms, published=True)
     assert [(c.operand, c.directions) for c in made.casts] == [("x", 2), ("w", 1), ("dy", 2)]
-    assert made.quantisers["w"].usage == (True, False)
+    assert made.quantizers["w"].usage == (True, False)
 
 
 def test_wgrad_adds_to_an_fp32_main_gradient(te_gemms):
@@ -159,13 +170,15 @@ def test_wgrad_adds_to_an_fp32_main_gradient(te_gemms):
 def test_a_delayed_scale_comes_from_the_amax(te_gemms):
     made, _ = door(te_gemms, "te-delayed")
     amax = made.operands.dy.abs().amax().float()
-    assert float(made.quantisers["dy"].scale) == pytest.approx(57344 / float(amax), rel=1e-6)
-    assert float(made.quantisers["x"].scale) == pytest.approx(448 / float(made.operands.x.abs().amax().float()), rel=1e-6)
+    assert float(made.quantizers["dy"].scale) == pytest.approx(57344 / float(amax), rel=1e-6)
+    assert float(made.quantizers["x"].scale) == pytest.approx(
+        448 / float(made.operands.x.abs().amax().float()), rel=1e-6
+    )
 
 
 def test_a_tensor_that_does_not_tell_its_format_is_an_error(te_gemms):
     made, _ = door(te_gemms)
-    made.quantised["x"] = SimpleNamespace()
+    made.quantized["x"] = SimpleNamespace()
     with pytest.raises(ValueError, match="TE's SimpleNamespace does not tell its format"):
         made.formats("fprop")
 
@@ -175,7 +188,9 @@ def test_experts_run_as_one_grouped_gemm(te_gemms, main_grads):
     grouped = importlib.import_module("fp8parity.recipes.adapters.te_grouped")
     drawn = [draw(FAMILIES[0], repeat) for repeat in range(3)]
     operands = Operands(*(torch.stack([getattr(d, name) for d in drawn]) for name in ("x", "w", "dy")))
-    made = grouped.TEGroupedGemms(recipes.get("te-current"), SimpleNamespace(), operands, GemmTerms(main_grads=main_grads))
+    made = grouped.TEGroupedGemms(
+        recipes.get("te-current"), SimpleNamespace(), operands, GemmTerms(main_grads=main_grads)
+    )
     for cast in made.casts:
         made.cast(cast)
     for product in ("fprop", "dgrad", "wgrad"):
@@ -189,6 +204,9 @@ def test_experts_run_as_one_grouped_gemm(te_gemms, main_grads):
 
 @pytest.mark.parametrize("recipe", ["te-current-backward-bf16", "te-current-backward-dequantized"])
 def test_gemms_that_stay_in_bf16_are_refused(te_gemms, recipe):
-    """Their quantisers would quantise the gradient, and the times would be those of te-current."""
-    with pytest.raises(ValueError, match=f"{recipe}: dgrad and wgrad stay in BF16, and with TE only GEMMs of quantised operands are timed"):
+    """Their quantizers would quantize the gradient, and the times would be those of te-current."""
+    with pytest.raises(
+        ValueError,
+        match=f"{recipe}: dgrad and wgrad stay in BF16, and with TE only GEMMs of quantized operands are timed",
+    ):
         door(te_gemms, recipe)

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fp8parity.numerics.spec import BF16, DEQUANTISED
+from fp8parity.numerics.spec import BF16, DEQUANTIZED
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.placed import QUANTISED_WEIGHTS, Rule
+from fp8parity.recipes.placed import QUANTIZED_WEIGHTS, Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
@@ -52,7 +52,9 @@ def converted(recipe: str, execution: Execution = Execution.NATIVE, **fields: An
     return apply(model, replace(RECIPES[recipe], **fields), execution, tokens=512)
 
 
-@pytest.mark.parametrize(("recipe", "left"), [("te-current-backward-dequantized", DEQUANTISED), ("te-current-backward-bf16", BF16)])
+@pytest.mark.parametrize(
+    ("recipe", "left"), [("te-current-backward-dequantized", DEQUANTIZED), ("te-current-backward-bf16", BF16)]
+)
 def test_the_backward_override_is_pinned_and_read_back(te, recipe, left):
     from fp8parity.recipes.adapters import te_recipes
 
@@ -68,7 +70,10 @@ def test_the_backward_override_is_pinned_and_read_back(te, recipe, left):
     ("options", "message"),
     [
         ((("backward_overide", "dequantized"),), "TE's Float8CurrentScaling has no option 'backward_overide'"),
-        ((("backward_override", "high-precision"),), "'high-precision' is not known to this adapter; it knows high_precision, dequantized"),
+        (
+            (("backward_override", "high-precision"),),
+            "'high-precision' is not known to this adapter; it knows high_precision, dequantized",
+        ),
         ((), r"differs from the catalogue \(.*check for NVTE_ environment variables"),
     ],
 )
@@ -88,18 +93,24 @@ def test_bridges_preset_keeps_fp8_weights_between_the_ends(te):
     primary = {n for n, p in found.model.named_parameters() if isinstance(p, Primary)}
     assert {n.split(".")[1] for n in primary} == {"1", "2"}
     assert primary == set(found.initial) == {f"{m.fqn}.weight" for m in found.inventory}
-    assert all(m.config.endswith("; quantised weights") for m in found.inventory)
+    assert all(m.config.endswith("; quantized weights") for m in found.inventory)
 
 
-def test_a_rule_says_where_weights_are_kept_quantised(te):
+def test_a_rule_says_where_weights_are_kept_quantized(te):
     """An option of a rule is about its places alone."""
     base = RECIPES["te-current"]
-    found = converted("te-current", rules=(Rule(blocks=(1,), linear=base.linear, options=((QUANTISED_WEIGHTS, True),)),))
+    found = converted(
+        "te-current", rules=(Rule(blocks=(1,), linear=base.linear, options=((QUANTIZED_WEIGHTS, True),)),)
+    )
     primary = {n for n, p in found.model.named_parameters() if isinstance(p, Primary)}
     assert {n.split(".")[1] for n in primary} == {"1"}
-    assert {m.fqn for m in found.inventory if m.config.endswith("; quantised weights")} == {n.removesuffix(".weight") for n in primary}
+    assert {m.fqn for m in found.inventory if m.config.endswith("; quantized weights")} == {
+        n.removesuffix(".weight") for n in primary
+    }
 
 
-def test_a_fused_layer_keeps_no_quantised_weights(te):
-    with pytest.raises(ValueError, match="te-current fused: quantised_weights is not supported in a fused layer; use native execution"):
-        converted("te-current", Execution.FUSED, options=((QUANTISED_WEIGHTS, True),))
+def test_a_fused_layer_keeps_no_quantized_weights(te):
+    with pytest.raises(
+        ValueError, match="te-current fused: quantized_weights is not supported in a fused layer; use native execution"
+    ):
+        converted("te-current", Execution.FUSED, options=((QUANTIZED_WEIGHTS, True),))

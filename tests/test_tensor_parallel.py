@@ -44,7 +44,9 @@ def test_a_loss_that_is_not_finite_names_its_rank(spec, monkeypatch):
 
 def test_a_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
     planted(monkeypatch, lambda model: model.lm_head.weight.register_hook(lambda grad: grad * float("nan")))
-    with pytest.raises(ValueError, match=r"^step 0 is not finite, and the loss of every rank is: gradient of lm_head.weight \(1 of "):
+    with pytest.raises(
+        ValueError, match=r"^step 0 is not finite, and the loss of every rank is: gradient of lm_head.weight \(1 of "
+    ):
         tensor_parallel.measure(spec)
 
 

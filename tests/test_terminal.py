@@ -1,4 +1,4 @@
-"""Tables in a terminal: the verdict first, then the gap. They fit 80 columns, and have colours only where the terminal shows them."""
+"""Tables in a terminal: the verdict first, then the gap. They fit 80 columns, and have colors only where the terminal shows them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ LONGEST = ("ao-rowwise-gw-hp", "te-current", "te-nvfp4")
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return reports.report(recipes=LONGEST, models=("tiny", "small"), gaps={("te-current", "tiny"): 0.02, ("te-nvfp4", "small"): 0.00499})
+    return reports.report(
+        recipes=LONGEST, models=("tiny", "small"), gaps={("te-current", "tiny"): 0.02, ("te-nvfp4", "small"): 0.00499}
+    )
 
 
 class Terminal(io.StringIO):
@@ -64,11 +66,11 @@ def test_a_narrow_terminal_folds_and_loses_nothing(report):
     }
 
 
-def test_colours_only_where_the_terminal_has_them(report):
-    coloured, plain = (terminal.table(report, Screen(80, colour=colour, attached=True)) for colour in (True, False))
+def test_colors_only_where_the_terminal_has_them(report):
+    colored, plain = (terminal.table(report, Screen(80, color=color, attached=True)) for color in (True, False))
     assert "\x1b" not in plain
-    assert [line.rstrip() for line in ESCAPE.sub("", coloured).splitlines()] == plain.splitlines()
-    for row, line in zip(report.rows, coloured.splitlines()[1:], strict=False):
+    assert [line.rstrip() for line in ESCAPE.sub("", colored).splitlines()] == plain.splitlines()
+    for row, line in zip(report.rows, colored.splitlines()[1:], strict=False):
         assert re.match(r"\x1b\[1;31m" if row.status == "fail" else r"\x1b\[\d+m", line), line
 
 
@@ -76,19 +78,19 @@ def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
     for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
     screen = Screen.of(io.StringIO())
-    assert screen == Screen(terminal.WIDTH, colour=False, attached=False)
+    assert screen == Screen(terminal.WIDTH, color=False, attached=False)
     assert report.sentence in terminal.table(report, screen).splitlines()
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
-    assert Screen.of(Terminal()) == Screen(80, colour=True, attached=True)
+    assert Screen.of(Terminal()) == Screen(80, color=True, attached=True)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert Screen.of(Terminal()) == Screen(80, colour=False, attached=True)
+    assert Screen.of(Terminal()) == Screen(80, color=False, attached=True)
 
 
-def test_text_of_a_record_stays_text_in_a_coloured_table(report):
+def test_text_of_a_record_stays_text_in_a_colored_table(report):
     evil = "::error ::x\x1b[2J##[error]"
     rows = [report.rows[0].model_copy(update={"recipe": evil, "model": evil})]
-    text = terminal.table(report.model_copy(update={"rows": rows}), Screen(30, colour=True, attached=True))
+    text = terminal.table(report.model_copy(update={"rows": rows}), Screen(30, color=True, attached=True))
     assert not re.search(r"::|##\[", text)
     assert "\x1b" not in ESCAPE.sub("", text)
     assert sinks.cell("a::b") == "a: :b"
@@ -102,7 +104,9 @@ def compared(trajectory, tmp_path):
     return lambda **new: compare(runs(), runs("2.13.0", **new), Goldens({}), rules)
 
 
-@pytest.mark.parametrize(("new", "first"), [({"recipe": 0.02}, "recipe worse"), ({"recipe": -0.02}, "recipe better"), ({}, "unchanged")])
+@pytest.mark.parametrize(
+    ("new", "first"), [({"recipe": 0.02}, "recipe worse"), ({"recipe": -0.02}, "recipe better"), ({}, "unchanged")]
+)
 @pytest.mark.parametrize("width", [80, 120, 190])
 def test_a_comparison_fits(compared, new, first, width):
     found = compared(**new)

@@ -49,7 +49,10 @@ def test_each_status(golden, run, status, words):
 def test_a_golden_of_steps_with_another_attention_is_stale(golden):
     """BF16 runs its fastest attention since; beside an older golden every recipe would look slower."""
     found = speed.judge(made(1.1, attention="cudnn first"), golden, ROW)
-    assert (found.status, found.headline) == ("stale", "the golden's step had attention torch's choice, this one's cudnn first")
+    assert (found.status, found.headline) == (
+        "stale",
+        "the golden's step had attention torch's choice, this one's cudnn first",
+    )
 
 
 def test_the_numbers_shown_are_those_of_the_blocks():
@@ -94,4 +97,7 @@ def test_a_record_keeps_every_bit(tmp_path):
 @pytest.mark.parametrize("side", ["bf16_memory", "recipe_memory"])
 def test_a_step_on_a_gpu_without_memory_is_an_error(golden, side):
     found = speed.judge(made(**{side: 0}), golden, ROW)
-    assert (found.status, found.headline) == ("error", f"{side} is 0 bytes; a step on a GPU needs memory; time the cell again")
+    assert (found.status, found.headline) == (
+        "error",
+        f"{side} is 0 bytes; a step on a GPU needs memory; time the cell again",
+    )

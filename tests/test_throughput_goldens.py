@@ -41,10 +41,15 @@ def test_goldens_keep_their_other_cells_and_say_what_changed(tmp_path, golden):
     other = made(1.3, cell=CELL.model_copy(update={"recipe": "ao-rowwise"}))
     assert speed_goldens.store(tmp_path, other, ROW) == [f"{GPU}, base, ao-rowwise native: 1.300x"]
     [line] = speed_goldens.store(tmp_path, made(1.26), ROW)
-    assert line.startswith(f"{GPU}, base, te-current native: 1.260x (was 1.200x, +0.060); ratio 1.2 -> 1.26 (+0.06); low ")
+    assert line.startswith(
+        f"{GPU}, base, te-current native: 1.260x (was 1.200x, +0.060); ratio 1.2 -> 1.26 (+0.06); low "
+    )
     assert line.endswith("; tokens_per_second 98304 -> 103219 (+4.92e+03)")
     stored = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
-    assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {"ao-rowwise native": 1.3, "te-current native": 1.26}
+    assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {
+        "ao-rowwise native": 1.3,
+        "te-current native": 1.26,
+    }
 
 
 def slower(factor: float) -> dict[str, object]:
@@ -63,7 +68,9 @@ def stored_after(folder: Path, *records: Throughput) -> SpeedEntry:
 
 def test_two_starts_of_a_machine_make_one_golden(tmp_path):
     """The numbers are geometric means in which each session counts once, and the interval holds those of all sessions."""
-    first, second, third = (made(r, session=s, watch=w) for r, s, w in ((1.2, "a", CALM), (1.24, "b", HOT), (1.22, "c", CALM)))
+    first, second, third = (
+        made(r, session=s, watch=w) for r, s, w in ((1.2, "a", CALM), (1.24, "b", HOT), (1.22, "c", CALM))
+    )
     one, two = stored_after(tmp_path, first), stored_after(tmp_path, second)
     assert two.sessions == ["a", "b"] and two.pairs == 22
     assert two.ratio == pytest.approx((1.2 * 1.24) ** 0.5)
@@ -91,7 +98,10 @@ def test_without_a_row_a_session_takes_the_place_of_the_stored_one():
 
 @pytest.mark.parametrize("blind", ["a", "b"])
 def test_the_clock_is_unknown_if_one_session_lacks_it(blind):
-    entries = [speed_goldens.entry_of(made(session=s, watch=calm_but(sm_clocks=[] if s == blind else [1980]))) for s in ("a", "b")]
+    entries = [
+        speed_goldens.entry_of(made(session=s, watch=calm_but(sm_clocks=[] if s == blind else [1980])))
+        for s in ("a", "b")
+    ]
     assert speed_goldens.joined(*entries).clock is None
 
 
@@ -103,7 +113,10 @@ def test_each_cell_of_a_file_is_upgraded_by_itself(tmp_path):
         speed_goldens.store(tmp_path, record, ROW)
     speed_goldens.store(tmp_path, made(1.31, session="b", cell=other, provenance=UPGRADED), ROW)
     golden = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
-    assert {name: entry.sessions for name, entry in golden.cells.items()} == {"ao-rowwise native": ["b"], "te-current native": ["b"]}
+    assert {name: entry.sessions for name, entry in golden.cells.items()} == {
+        "ao-rowwise native": ["b"],
+        "te-current native": ["b"],
+    }
 
 
 def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():

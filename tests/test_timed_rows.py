@@ -47,8 +47,15 @@ def test_a_step_has_every_number_with_every_digit():
     assert [row[name] for name in ("kind", "gpu", "model", "recipe", "execution", "ranks", "corpus", "content", "mode", "verdict")] == [
         "step", "NVIDIA Made Up", "base", "te-current", "native", "1", "topics", "training-step", "compiled", "no-golden",
     ]  # fmt: skip
-    assert [float(row[f"speed_up{part}_ratio"]) for part in ("", "_low", "_high")] == [found.ratio, found.low, found.high]
-    assert [float(row[f"{side}tokens_per_second"]) for side in ("bf16_", "")] == [found.bf16_tokens_per_second, found.tokens_per_second]
+    assert [float(row[f"speed_up{part}_ratio"]) for part in ("", "_low", "_high")] == [
+        found.ratio,
+        found.low,
+        found.high,
+    ]
+    assert [float(row[f"{side}tokens_per_second"]) for side in ("bf16_", "")] == [
+        found.bf16_tokens_per_second,
+        found.tokens_per_second,
+    ]
     assert [float(row[f"{side}mfu_share"]) for side in ("bf16_", "")] == [found.bf16_mfu, found.mfu]
     assert [int(row[f"{side}memory_bytes"]) for side in ("bf16_", "")] == [20 * 2**30, 18 * 2**30]
     assert float(row["bf16_millijoules_per_token"]) == pytest.approx(1e3 * 500 * 0.4 / (2 * 16384))
@@ -78,7 +85,9 @@ def test_a_step_beside_its_losses_has_a_worth():
     assert [float(row[f"worth{p}_ratio"]) for p in ("_low", "", "_high")] == list(some(worth.worth))
     assert [float(row[f"more_tokens{p}_share"]) for p in ("_low", "", "_high")] == list(some(worth.later))
     block = next(v for v in verdicts if v.speed).model_copy(update={"check": BLOCK_THROUGHPUT})
-    assert [r["worth_ratio"] == "" for r in table([*verdicts, block], *records)] == [False, True], "no loss belongs to a block"
+    assert [r["worth_ratio"] == "" for r in table([*verdicts, block], *records)] == [False, True], (
+        "no loss belongs to a block"
+    )
 
 
 def test_gemms_have_a_row_for_each_way_to_time_them():
@@ -95,10 +104,15 @@ def test_gemms_have_a_row_for_each_way_to_time_them():
 
 def test_what_could_not_be_measured_has_a_row_without_numbers():
     """Otherwise the table would look whole."""
-    record = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[], recipe_seconds=[], failed="no algorithm")
+    record = gemm_records.changed(
+        gemm_records.made(), "o wgrad training", bf16_seconds=[], recipe_seconds=[], failed="no algorithm"
+    )
     few = STEP.model_copy(update={"bf16_seconds": [1.0], "recipe_seconds": [1.0]})
     found = table([judged(few), gemms.judge(record, None, gemm_records.ROW)], few, record)
-    assert [(r["kind"], r["mode"], r["verdict"]) for r in found] == [("step", "", "error"), ("GEMMs", "kernel", "error")]
+    assert [(r["kind"], r["mode"], r["verdict"]) for r in found] == [
+        ("step", "", "error"),
+        ("GEMMs", "kernel", "error"),
+    ]
     assert found[0]["speed_up_ratio"] == "" and "no algorithm" in found[1]["headline"]
     short = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[1.0], recipe_seconds=[1.0])
     [bare] = table([gemms.judge(short, None, gemm_records.ROW)], short)
@@ -128,8 +142,15 @@ def test_a_hostile_record_begins_no_formula(tmp_path: Path, capsys):
     """The GPU, the model and the recipe of a record are texts of whoever made it."""
     cell = STEP.cell.model_copy(update={"model": "@model", "recipe": "-recipe"})
     hostile = STEP.model_copy(update={"cell": cell, "provenance": reports.provenance(device=EVIL)})
-    found = table([Verdict(cell=cell, check=THROUGHPUT, status="fail", headline="+1", detail=speed.measured(hostile))], hostile)
-    assert [found[0][name] for name in ("gpu", "model", "recipe", "headline")] == [f"'{EVIL}", "'@model", "'-recipe", "'+1"]
+    found = table(
+        [Verdict(cell=cell, check=THROUGHPUT, status="fail", headline="+1", detail=speed.measured(hostile))], hostile
+    )
+    assert [found[0][name] for name in ("gpu", "model", "recipe", "headline")] == [
+        f"'{EVIL}",
+        "'@model",
+        "'-recipe",
+        "'+1",
+    ]
     assert float(found[0]["speed_up_ratio"]) == speed.measured(hostile).ratio
     record = gemm_records.made(provenance=reports.provenance(device=EVIL))
     write_json(tmp_path / "set" / name_of(record), record)
@@ -153,4 +174,7 @@ def test_compare_has_no_csv(tmp_path: Path, capsys):
     for folder in ("a", "b"):
         write_json(tmp_path / folder / name_of(STEP), STEP)
     assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--report", str(tmp_path / "x.csv")]) == 2
-    assert capsys.readouterr().err == f"fp8parity: --report {tmp_path}/x.csv: no renderer for '.csv'; use .md or .html or .json\n"
+    assert (
+        capsys.readouterr().err
+        == f"fp8parity: --report {tmp_path}/x.csv: no renderer for '.csv'; use .md or .html or .json\n"
+    )

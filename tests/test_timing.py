@@ -78,9 +78,14 @@ def test_each_gemm_is_timed_in_both_modes_and_checked(session):
     assert all(g.bf16_seconds == g.recipe_seconds == [1e-3] * 6 for g in found)
     assert {g.error for g in found} == {0.0}
     assert all(0 < (g.bf16_error or 0) < 0.003 for g in found)
-    assert [(g.formats, g.accumulation, g.output, g.accumulates) for g in found] == [(("e4m3", "e4m3"), "split", "bfloat16", False)] * 6
+    assert [(g.formats, g.accumulation, g.output, g.accumulates) for g in found] == [
+        (("e4m3", "e4m3"), "split", "bfloat16", False)
+    ] * 6
     assert [g.casts for g in found] == [[], ["x"], [], ["dy"], [], []]
-    assert [(c.operand, c.before, c.directions, c.elements) for c in casts] == [("x", "fprop", 2, 64 * 32), ("dy", "dgrad", 2, 64 * 96)]
+    assert [(c.operand, c.before, c.directions, c.elements) for c in casts] == [
+        ("x", "fprop", 2, 64 * 32),
+        ("dy", "dgrad", 2, 64 * 96),
+    ]
 
 
 def test_main_gradients_add_up_and_are_checked(session, monkeypatch):
@@ -130,7 +135,11 @@ def test_a_gemm_that_raises_is_kept_with_its_reason(session, monkeypatch):
 
     monkeypatch.setattr(Door, "gemm", broken)
     found, _ = gemms.linear(SHAPE, "layer", session)
-    assert {g.gemm: g.failed for g in found} == {"fprop": "", "dgrad": "", "wgrad": "RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED"}
+    assert {g.gemm: g.failed for g in found} == {
+        "fprop": "",
+        "dgrad": "",
+        "wgrad": "RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED",
+    }
 
 
 @pytest.mark.parametrize(
@@ -169,13 +178,17 @@ def test_too_little_memory_says_what_would_fit():
     needed = gemms.bytes_needed(worst, 1)
     text = measure.too_large(request, worst, needed, 24 * 2**30)
     assert text == "llama3-405b: lm_head (8192x16384x128256) needs 27.9 GiB, and 24.0 GiB are free; --no-head fits"
-    assert measure.too_large(request, worst, needed, 20 * 2**30).endswith("; --micro-batch 1 --sequence 1024 --no-head fits")
+    assert measure.too_large(request, worst, needed, 20 * 2**30).endswith(
+        "; --micro-batch 1 --sequence 1024 --no-head fits"
+    )
     assert measure.too_large(request, worst, needed, 2**30).endswith("; no batch of this model fits")
     wide = measure.Request("codonfm-5b", shapes.get("codonfm-5b"))
     up = wide.linears()[2][0]
     half = gemms.bytes_needed(up, 1) // 2
     assert measure.too_large(wide, up, 2 * half, half).endswith("; --micro-batch 14 fits")
-    assert measure.too_large(measure.Request("shapes", shapes=(SHAPE,)), SHAPE, 2**33, 2**30).endswith("give a smaller M")
+    assert measure.too_large(measure.Request("shapes", shapes=(SHAPE,)), SHAPE, 2**33, 2**30).endswith(
+        "give a smaller M"
+    )
 
 
 def test_cold_buffers_fill_the_cache_three_times():

@@ -12,7 +12,9 @@ from fp8parity.workload import corpus, topics
 
 def test_the_bytes_never_change():
     text = topics.tokens(2**16, "train")
-    assert hashlib.sha256(text.tobytes()).hexdigest() == "45d5b993c43e38ea723162518005221b7fcc868e9e43ebdf276f798a7b510864"
+    assert (
+        hashlib.sha256(text.tobytes()).hexdigest() == "45d5b993c43e38ea723162518005221b7fcc868e9e43ebdf276f798a7b510864"
+    )
     assert not np.array_equal(text, topics.tokens(2**16, "validation"))
 
 

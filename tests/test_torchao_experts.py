@@ -11,7 +11,7 @@ from fp8parity.checks import places
 from fp8parity.numerics import prng
 from fp8parity.numerics.formats import E4M3
 from fp8parity.numerics.operands import sqnr
-from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.scaling import quantize
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.recipes.adapters import torchao_experts
 from fp8parity.recipes.adapters.torchao_experts import GroupedLinears, config_for, describe, linear_spec
@@ -88,9 +88,13 @@ def test_the_bits_are_those_of_quantize():
 
 def test_mxfp8_of_torchao_is_that_of_the_core(eager):
     """The operands are the same, so only the order of sums and the BF16 result differ. Weights are 8 and 64 times smaller from expert to
-    expert: with the scale of a neighbour, nothing would be left."""
+    expert: with the scale of a neighbor, nothing would be left."""
     ours, theirs = (one_pass(module, module.weights) for module in (converted("core"), converted()))
-    of_experts = [part for pair in zip(ours[:2], theirs[:2], strict=True) for part in zip(*(t.split(COUNTS) for t in pair), strict=True)]
+    of_experts = [
+        part
+        for pair in zip(ours[:2], theirs[:2], strict=True)
+        for part in zip(*(t.split(COUNTS) for t in pair), strict=True)
+    ]
     for a, b in [*of_experts, *zip(ours[2:], theirs[2:], strict=True)]:
         assert sqnr(a, b) > 50
 
@@ -104,10 +108,14 @@ def test_rowwise_codes_and_scales_of_each_group_are_those_of_the_core(columns):
         codes, scales = utils.torch_to_float8_per_group_colwise(column_major, groups().ends, torch.float8_e4m3fn, True)
         codes = codes.t()
     else:
-        codes, scales = utils.torch_to_float8_per_group_rowwise(matrix.t().contiguous(), groups().ends, torch.float8_e4m3fn, True)
+        codes, scales = utils.torch_to_float8_per_group_rowwise(
+            matrix.t().contiguous(), groups().ends, torch.float8_e4m3fn, True
+        )
     op = RECIPES["ao-rowwise"].linear.wgrad_dy
-    for part, theirs, scale in zip(matrix.split(COUNTS), codes.split(COUNTS, 1), scales.view(len(COUNTS), N), strict=True):
-        ours = quantise(part.t().contiguous(), op)
+    for part, theirs, scale in zip(
+        matrix.split(COUNTS), codes.split(COUNTS, 1), scales.view(len(COUNTS), N), strict=True
+    ):
+        ours = quantize(part.t().contiguous(), op)
         assert torch.equal(ours.codes(), theirs.contiguous().view(torch.uint8))
         assert torch.equal(ours.scale.flatten(), scale)
     assert E4M3.max == torch.finfo(torch.float8_e4m3fn).max
@@ -117,7 +125,12 @@ def test_the_configurations_say_what_the_catalogue_says():
     for name, emulate in (("ao-rowwise", False), ("ao-mxfp8", False), ("ao-mxfp8", True)):
         assert linear_spec(config_for(RECIPES[name], emulate=emulate)) == RECIPES[name].linear
     with pytest.raises(ValueError, match="ao-rowwise: torchao's grouped GEMM does another recipe: fprop_x: e4m3 row"):
-        apply(models.build(MIXED, 0), replace(RECIPES["ao-rowwise"], linear=RECIPES["ao-mxfp8"].linear), Execution.NATIVE, tokens=64)
+        apply(
+            models.build(MIXED, 0),
+            replace(RECIPES["ao-rowwise"], linear=RECIPES["ao-mxfp8"].linear),
+            Execution.NATIVE,
+            tokens=64,
+        )
 
 
 def test_native_rowwise_experts_ask_for_the_grouped_gemm(monkeypatch):
@@ -139,7 +152,9 @@ def test_native_rowwise_experts_ask_for_the_grouped_gemm(monkeypatch):
     assert {m.kind for m in inventory if ".attention." in m.fqn} == {"Float8Linear"}
 
 
-@pytest.mark.parametrize(("recipe", "execution", "multiple"), [("ao-mxfp8", "emulated", 32), ("ao-rowwise", "native", 16)])
+@pytest.mark.parametrize(
+    ("recipe", "execution", "multiple"), [("ao-mxfp8", "emulated", 32), ("ao-rowwise", "native", 16)]
+)
 def test_a_row_count_that_the_gemm_cannot_take_is_one_line(recipe, execution, multiple):
     counts = (multiple, multiple + 8, 2 * multiple)
     message = f"takes a multiple of {multiple} rows for each expert, and expert 1 has {multiple + 8}; set pad={multiple} in Experts"
@@ -150,7 +165,9 @@ def test_a_row_count_that_the_gemm_cannot_take_is_one_line(recipe, execution, mu
 def test_an_older_torchao_is_one_line(monkeypatch):
     monkeypatch.delitem(sys.modules, torchao_experts.__name__)
     monkeypatch.setitem(sys.modules, "torchao.prototype.moe_training.config", None)
-    with pytest.raises(ValueError, match="ao-mxfp8: this torchao has no grouped GEMMs of experts .*; install torchao 0.18"):
+    with pytest.raises(
+        ValueError, match="ao-mxfp8: this torchao has no grouped GEMMs of experts .*; install torchao 0.18"
+    ):
         converted()
 
 

@@ -25,7 +25,9 @@ ONE = "te-current-nano-emulated loss parity: fail -> pass (the gap to BF16 is ou
 def put(trajectory: Make, tmp_path: Path) -> Callable[..., str]:
     """Stores BF16 and a recipe of three seeds as a set, and returns its path."""
 
-    def of(name: str, gaps: tuple[float, ...] = (), shift: float = 0.0, session: str = "s", **provenance: object) -> str:
+    def of(
+        name: str, gaps: tuple[float, ...] = (), shift: float = 0.0, session: str = "s", **provenance: object
+    ) -> str:
         own = {"provenance": trajectory().provenance.model_copy(update=provenance), "session": session}
         runs = [trajectory("bf16", s, shift, **own) for s in range(3)]
         for r in runs + [trajectory("te-current", s, gap, **own) for s, gap in enumerate(gaps)]:
@@ -36,7 +38,9 @@ def put(trajectory: Make, tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(params=["golden diff", "judge --against"])
-def turned(request: pytest.FixtureRequest, trajectory: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Turned:
+def turned(
+    request: pytest.FixtureRequest, trajectory: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Turned:
     """What a command says of sets when the margin becomes another one: how many verdicts turn, and which."""
     old, new = tmp_path / "old" / "golden", tmp_path / "new" / "golden"
 
@@ -100,5 +104,8 @@ def test_machines_are_named_by_what_tells_them_apart(trajectory: Make):
     assert named() == []
     assert named({"driver": "570"}) == [""]
     assert named({"device": "a", "driver": "570"}, {"device": "b", "driver": "580"}) == ["a", "b"]
-    two: list[dict[str, object]] = [{"device": "a", "driver": "570"}, {"device": "a", "driver": "580", "environment": {"NVTE_X": "1"}}]
+    two: list[dict[str, object]] = [
+        {"device": "a", "driver": "570"},
+        {"device": "a", "driver": "580", "environment": {"NVTE_X": "1"}},
+    ]
     assert named(*two, {"device": "b", "cuda": "13"}) == ["a (driver 570, no NVTE_X)", "a (driver 580, NVTE_X 1)", "b"]

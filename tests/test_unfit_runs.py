@@ -53,7 +53,7 @@ BETAS = {"hyperparameters": {"beta1": (0.9, 0.9), "beta2": (0.95, 0.949)}}
         ({"grad_norm": [1.0] * 11}, "error", "seed 1 holds 12 losses and 11 norms of 12 steps"),
         ({"validation": []}, "error", "seed 1 holds 12 losses and 12 norms of 12 steps"),
         ({"validation": [(5, INF), (11, 4.0)]}, "fail", "{name} has a non-finite validation loss"),
-        (BETAS, "fail", "{name}: the optimiser has beta2 0.949, and the schedule asks for 0.95"),
+        (BETAS, "fail", "{name}: the optimizer has beta2 0.949, and the schedule asks for 0.95"),
         ({"spec_hash": "other"}, "stale", "its model dimensions or schedule differ from the golden's (spec hash)"),
     ],
 )  # fmt: skip
@@ -70,7 +70,9 @@ def golden_of_eight() -> Golden:
     return from_runs([trajectories.made(seed=s) for s in range(8)], [])
 
 
-@pytest.mark.parametrize(("found", "status"), [(0.95 * (1 + 0.9e-6), "pass"), (0.95 * (1 - 0.9e-6), "pass"), (0.95 * (1 + 1.1e-6), "fail")])
+@pytest.mark.parametrize(
+    ("found", "status"), [(0.95 * (1 + 0.9e-6), "pass"), (0.95 * (1 - 0.9e-6), "pass"), (0.95 * (1 + 1.1e-6), "fail")]
+)
 def test_a_hyper_parameter_may_have_gone_through_fp32(found, status):
     assert judged("te-current", {"hyperparameters": {"beta2": (0.95, found)}}, golden_of_eight()).status == status
 
@@ -92,7 +94,9 @@ def test_without_a_golden_the_verdict_says_how_to_record_one():
 @pytest.mark.parametrize("recipe", ["te-current", "bf16"])
 def test_fewer_seeds_than_the_first_look_never_pass(count, headline, recipe):
     row = RULES.loss[0].model_copy(update={"seeds": (3, 5)})
-    controls = [r.model_copy(update={"loss": [x * (1 + 1e-5 * s) for x in r.loss]}) for s, r in enumerate(made("bf16"))][:count]
+    controls = [
+        r.model_copy(update={"loss": [x * (1 + 1e-5 * s) for x in r.loss]}) for s, r in enumerate(made("bf16"))
+    ][:count]
     runs = controls if recipe == "bf16" else made(recipe)[:count]
     found = loss.judge(runs, controls, golden_of_eight(), RULES.model_copy(update={"loss": (row,)}), MeasuredNumbers())
     assert (found.status, found.headline) == ("pass" if count == 3 else "inconclusive", headline)
@@ -101,13 +105,25 @@ def test_fewer_seeds_than_the_first_look_never_pass(count, headline, recipe):
 @pytest.mark.parametrize(
     ("recipe", "bf16", "status", "words"),
     [
-        (5, 5, "drift", "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe"),
-        (6, 5, "drift", "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe"),
+        (
+            5,
+            5,
+            "drift",
+            "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe",
+        ),
+        (
+            6,
+            5,
+            "drift",
+            "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe",
+        ),
         (5, 6, "fail", "seed 1 has a non-finite loss or gradient norm at step 5"),
     ],
 )
 def test_who_is_not_finite_first_is_to_blame(recipe, bf16, status, words):
-    candidates, controls = (made(name, grad_norm=ones(**{f"s{step}": NAN})) for name, step in (("te-current", recipe), ("bf16", bf16)))
+    candidates, controls = (
+        made(name, grad_norm=ones(**{f"s{step}": NAN})) for name, step in (("te-current", recipe), ("bf16", bf16))
+    )
     found = loss.judge(candidates, controls, golden_of_eight(), RULES, MeasuredNumbers())
     assert (found.status, found.headline) == (status, words)
 

@@ -58,7 +58,9 @@ def test_fewer_bits_than_thirteen_are_red_on_any_gpu(bits):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize(("check", "metric"), [("gradients", "total sqnr"), ("gemm", "fprop sqnr"), ("state", "accumulated sqnr")])
+@pytest.mark.parametrize(
+    ("check", "metric"), [("gradients", "total sqnr"), ("gemm", "fprop sqnr"), ("state", "accumulated sqnr")]
+)
 def test_what_is_not_finite_is_red_even_if_nobody_measured_it(check, metric, value):
     found = judged(record(check), "my-recipe", **{metric.replace(" ", "_"): value})
     assert found.status == "fail"
@@ -77,7 +79,7 @@ def test_a_recipe_that_nobody_measured_is_never_green(check):
 
 @pytest.mark.parametrize("recipe", sorted(set(RECIPES) - {"bf16"}))
 @pytest.mark.parametrize("check", ["gradients", "gemm", "large"])
-def test_the_numbers_of_bf16_are_no_quantised_recipes(check, recipe):
+def test_the_numbers_of_bf16_are_no_quantized_recipes(check, recipe):
     """A silent fall-back on a GPU that nobody measured: rules alone find it."""
     bf16 = judged(record(check, "bf16"), recipe)
     assert bf16.status == "fail", bf16.headline

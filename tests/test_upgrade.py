@@ -44,7 +44,9 @@ def make(folder: Path) -> None:
     (folder / "broken_release.py").write_text(BROKEN)
     report = folder / "report"
     old = record(folder, "old")
-    new = record(folder, "new", "-p", "broken_release", "--parity-report", f"{report}.md", "--parity-report", f"{report}.html")
+    new = record(
+        folder, "new", "-p", "broken_release", "--parity-report", f"{report}.md", "--parity-report", f"{report}.html"
+    )
     (folder / "done.json").write_text(json.dumps([asdict(old), asdict(new)]))
 
 
@@ -61,13 +63,22 @@ def test_the_old_side_is_green_and_the_new_one_is_refused_with_its_reason(pair):
 
 def test_the_comparison_names_the_recipe_and_not_the_framework(pair):
     folder = pair[0]
-    done = run("fp8parity", "compare", str(folder / "old"), str(folder / "new"), "--report", str(folder / "compare.json"))
+    done = run(
+        "fp8parity", "compare", str(folder / "old"), str(folder / "new"), "--report", str(folder / "compare.json")
+    )
     assert done.returncode == 1, done.stdout
     first = done.stdout.splitlines()[0]
     assert first.startswith("Recipe moved: te-current-tiny-emulated gemm -"), first
     assert "framework" not in first and "te-block" not in first
-    moved = {c["cell"]["recipe"]: (c["moved"], c["effect"]) for c in json.loads((folder / "compare.json").read_text())["changes"]}
-    assert moved == {"te-current": ("recipe moved", "regression"), "te-block": ("unchanged", "none"), "bf16": ("unchanged", "none")}
+    moved = {
+        c["cell"]["recipe"]: (c["moved"], c["effect"])
+        for c in json.loads((folder / "compare.json").read_text())["changes"]
+    }
+    assert moved == {
+        "te-current": ("recipe moved", "regression"),
+        "te-block": ("unchanged", "none"),
+        "bf16": ("unchanged", "none"),
+    }
 
 
 def test_the_way_back_is_a_gain(pair):

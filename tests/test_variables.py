@@ -17,7 +17,12 @@ SECRET = "hunter2-and-more"
 
 
 def test_listed_variables_have_their_values():
-    given = {"NVTE_FLASH_ATTN": "0", "NVIDIA_TF32_OVERRIDE": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "ATEN_CPU_CAPABILITY": "avx2"}
+    given = {
+        "NVTE_FLASH_ATTN": "0",
+        "NVIDIA_TF32_OVERRIDE": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "ATEN_CPU_CAPABILITY": "avx2",
+    }
     assert recorded(given | {"HOME": "/root", "HF_TOKEN": SECRET}) == given
 
 
@@ -33,14 +38,18 @@ def test_variables_that_change_a_recipe_behind_its_name_have_their_values(name):
     assert recorded({f"NVTE_{name}": "1"}) == {f"NVTE_{name}": "1"}
 
 
-@pytest.mark.parametrize("name", ["NVTE_API_KEY", "PYTORCH_TOKEN", "TORCHINDUCTOR_BUNDLED", "MKL_LICENCE", "CUDNN_X", "CUBLASLT_NEW"])
+@pytest.mark.parametrize(
+    "name", ["NVTE_API_KEY", "PYTORCH_TOKEN", "TORCHINDUCTOR_BUNDLED", "MKL_LICENCE", "CUDNN_X", "CUBLASLT_NEW"]
+)
 def test_an_unlisted_variable_is_seen_but_not_told(name):
     first, second = recorded({name: SECRET}), recorded({name: f"{SECRET}!"})
     assert list(first) == [name] and SECRET not in first[name]
     assert first != second and recorded({name: SECRET}) == first
 
 
-@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "NVTE_X_PATH", "TORCHINDUCTOR_REDIS_URL", "TORCHINDUCTOR_REDIS_HOST"])
+@pytest.mark.parametrize(
+    "name", ["TORCHINDUCTOR_CACHE_DIR", "NVTE_X_PATH", "TORCHINDUCTOR_REDIS_URL", "TORCHINDUCTOR_REDIS_HOST"]
+)
 def test_places_are_not_recorded(name):
     assert recorded({name: f"redis://me:{SECRET}@host"}) == {}
 

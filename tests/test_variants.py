@@ -68,7 +68,8 @@ def test_replicas_of_other_numbers_move_other_weights(session: Session):
 
 
 @pytest.mark.parametrize(
-    ("fault", "shifted"), [("outputs shifted", {"q_proj", "up_proj"}), ("one output shifted", {"up_proj"}), ("attention scaled", set())]
+    ("fault", "shifted"),
+    [("outputs shifted", {"q_proj", "up_proj"}), ("one output shifted", {"up_proj"}), ("attention scaled", set())],
 )
 def test_shifted_outputs(parts: Parts, fault: str, shifted: set[str]):
     BY_NAME[fault].plant(parts)
@@ -133,7 +134,9 @@ def test_stale_weights_lag_one_step(parts: Parts):
 
 def test_a_learning_rate_that_is_3_percent_high(parts: Parts):
     planted = BY_NAME["learning rate high"].plant(parts)
-    take = make(apply(parts.model, get("bf16"), Execution.NATIVE, tokens=128), parts.optimizer, planted.schedule, Mode.EAGER)
+    take = make(
+        apply(parts.model, get("bf16"), Execution.NATIVE, tokens=128), parts.optimizer, planted.schedule, Mode.EAGER
+    )
     take([batch(parts)], 1)
     assert parts.optimizer.adamw.param_groups[0]["lr"] == pytest.approx(1.03 * parts.schedule.lr_at(1))
 

@@ -79,13 +79,16 @@ def test_the_message_has_aligned_and_indented_lines():
     assert verdict("pass", headline="one").message() == "te-current-tiny-native: gemm pass: one"
 
 
-@pytest.mark.parametrize(("half", "text"), [([0.01, 0.03, 0.02], "step band +-1.00% to +-3.00%"), ([0.01, 0.01], "step band +-1.00%")])
+@pytest.mark.parametrize(
+    ("half", "text"), [([0.01, 0.03, 0.02], "step band +-1.00% to +-3.00%"), ([0.01, 0.01], "step band +-1.00%")]
+)
 def test_a_step_band_in_words(half, text):
     assert StepBand(window=8, half=half).text == text
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "text"), [("pass", "fail", "gemm: pass -> fail (after)"), ("fail", "pass", "gemm: fail -> pass (before)")]
+    ("old", "new", "text"),
+    [("pass", "fail", "gemm: pass -> fail (after)"), ("fail", "pass", "gemm: fail -> pass (before)")],
 )
 def test_a_change_says_why_the_red_side_is_red(old, new, text):
     before, after = verdict(old, headline="before"), verdict(new, headline="after")
@@ -94,4 +97,9 @@ def test_a_change_says_why_the_red_side_is_red(old, new, text):
 
 
 def test_the_names_of_the_checks_stand_in_files_of_users():
-    assert (LOSS, THROUGHPUT, BLOCK_THROUGHPUT, GEMMS) == ("loss parity", "throughput", "block throughput", "GEMM throughput")
+    assert (LOSS, THROUGHPUT, BLOCK_THROUGHPUT, GEMMS) == (
+        "loss parity",
+        "throughput",
+        "block throughput",
+        "GEMM throughput",
+    )

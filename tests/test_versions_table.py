@@ -20,7 +20,12 @@ def ran(path: Path) -> list[str]:
         made = json.loads(archive.read(name))["provenance"]
     packages = made["packages"]
     gpu = made["capability"] is not None
-    return ["GPU" if gpu else "CPU", packages["torch"], packages["transformer-engine"] if gpu else "-", packages["torchao"]]
+    return [
+        "GPU" if gpu else "CPU",
+        packages["torch"],
+        packages["transformer-engine"] if gpu else "-",
+        packages["torchao"],
+    ]
 
 
 def test_the_table_holds_the_versions_of_all_records():

@@ -34,10 +34,14 @@ def test_a_lost_shard_is_named(trajectory, runs):
         (False, "skipped", True, False),  # nothing ran, which is told otherwise
     ],
 )
-def test_shards_that_checked_no_recipe_are_no_gate(trajectory, control: bool, recipe: Outcome | None, others: bool, alone: bool):
+def test_shards_that_checked_no_recipe_are_no_gate(
+    trajectory, control: bool, recipe: Outcome | None, others: bool, alone: bool
+):
     """A shard that holds the control alone is sound if another shard checked a recipe. ``others``: that shard is there."""
     plain = [Selected(cell="bf16-nano-native", test="test_layers", outcome="passed")] if control else []
-    tests = [Selected(cell="te-current-nano-native", test="test_layers", outcome=recipe, reason="no GPU")] if recipe else []
+    tests = (
+        [Selected(cell="te-current-nano-native", test="test_layers", outcome=recipe, reason="no GPU")] if recipe else []
+    )
     first, second = (
         note(trajectory, [], *made, session=str(i), shard=Shard(index=i, count=2, split="abcdefghij"))
         for i, made in ((1, plain), (2, tests))
@@ -53,7 +57,13 @@ GPU: dict[str, Any] = {"device": "NVIDIA H100", "capability": [9, 0], "cuda": "1
 
 @pytest.mark.parametrize(
     "other",
-    [{"split": "b" * 64}, {"packages": {"torch": "9.9"}}, {"device": "NVIDIA H200"}, {"driver": "590"}, {"cuda": "99.0"}],
+    [
+        {"split": "b" * 64},
+        {"packages": {"torch": "9.9"}},
+        {"device": "NVIDIA H200"},
+        {"driver": "590"},
+        {"cuda": "99.0"},
+    ],
     ids=str,
 )
 def test_shards_of_another_split_or_another_machine_are_no_whole_set(trajectory, other):

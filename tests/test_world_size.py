@@ -21,8 +21,14 @@ def of(ranks: int, recipe: str = "te-current", execution: str = "native", model:
 
 def test_ids_name_the_ranks_and_a_control_has_as_many():
     assert [of(n).id for n in (1, 2)] == ["te-current-tiny-native", "te-current-tiny-native-x2"]
-    assert (of(2).label, of(2).control.id, of(2).control.label) == ("te-current native x2", "bf16-tiny-native-x2", "bf16 x2")
-    assert Cell.model_validate_json(cell("bf16", "native").model_dump_json(exclude={"ranks"})).ranks == 1  # an older record
+    assert (of(2).label, of(2).control.id, of(2).control.label) == (
+        "te-current native x2",
+        "bf16-tiny-native-x2",
+        "bf16 x2",
+    )
+    assert (
+        Cell.model_validate_json(cell("bf16", "native").model_dump_json(exclude={"ranks"})).ranks == 1
+    )  # an older record
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
@@ -44,7 +50,7 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
     assert numbers.find(of(ranks), "gemm", place, band, "cpu") == (known if ranks == 1 else None)
     values = [Measurement(metric="fprop sqnr", where="gaussian", value=known.value)]
     record = Measurements(cell=of(ranks), check="gemm", values=values, provenance=trajectory().provenance, session="s")
-    said = verdict(record.model_copy(update={"schema_version": 1})).detail  # of this schema one number is enough
+    said = verdict(record.model_copy(update={"partial": True})).detail  # of this schema one number is enough
     assert isinstance(said, NumericsDetail)
     assert said.unmeasured == ([] if ranks == 1 else ["no numbers for gemm (fprop sqnr @ gaussian); rules only"])
     assert ("x2" in name_of(record)) == (ranks == 2)
@@ -52,16 +58,27 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
 
 def test_the_command_of_a_cell_names_its_suite_and_its_ranks():
     """The report's list of checks is that of the room."""
-    found = {name: module for name, module in checks.CHECKS.items() if isinstance(module, str) and ".distributed." in module}
+    found = {
+        name: module for name, module in checks.CHECKS.items() if isinstance(module, str) and ".distributed." in module
+    }
     assert set(found) == set(provenance.RANKED)
     said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
-    assert said == [f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")]
+    assert said == [
+        f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
+    ]
 
 
 def test_a_report_says_on_how_many_ranks(trajectory):
     place = Measurement(metric="largest gap of arms", where="hsdp to fsdp", value=0.0)
     records = [
-        Measurements(cell=of(n), check="sharded", values=[place], provenance=trajectory().provenance, session="s", schema_version=1)
+        Measurements(
+            cell=of(n),
+            check="sharded",
+            values=[place],
+            provenance=trajectory().provenance,
+            session="s",
+            partial=True,
+        )
         for n in (2, 4)
     ]
     [found] = evaluate(records, *stored())

@@ -16,7 +16,7 @@ NANO = Preset(
 )
 PROVENANCE = Provenance(
     packages={"torch": "0"}, device="d", capability=None, driver=None, cuda=None, cpu="c", cpu_flags=[], threads=1,
-    python="3", system="s", commit="abc", dirty=False, environment={}, quantiser="-",
+    python="3", system="s", commit="abc", dirty=False, environment={}, quantizer="-",
 )  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def made(recipe: str = "bf16", seed: int = 0, gap: float = 0.0, **changes: objec
     loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
     base = Trajectory(
-        schema_version=1,
+        partial=True,
         cell=Cell(model="nano", recipe=recipe, execution=execution, corpus="topics"),
         seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
         initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,

@@ -31,7 +31,9 @@ JITTER = (1e-4, 4e-4, -3e-4, 2e-4, -2e-4)
 Make = Callable[..., Trajectory]
 
 
-def provenance(trajectory: Make, version: str = "2.12.0", device: str = "EPYC", capability: list[int] | None = None) -> Provenance:
+def provenance(
+    trajectory: Make, version: str = "2.12.0", device: str = "EPYC", capability: list[int] | None = None
+) -> Provenance:
     packages = {"torch": version, "torchao": "0.18.0"}
     return trajectory().provenance.model_copy(update={"packages": packages, "device": device, "capability": capability})
 
@@ -66,7 +68,14 @@ def change(comparison: Comparison, recipe: str = "te-current", kind: str = "loss
 
 def session(trajectory: Make, *selected: Selected, **changes: object) -> Manifest:
     """The manifest of a session that selected these tests, in the environment of ``provenance``."""
-    given = {"session": "s", "options": [], "started": "", "ended": "", "status": "ok", "provenance": provenance(trajectory)}
+    given = {
+        "session": "s",
+        "options": [],
+        "started": "",
+        "ended": "",
+        "status": "ok",
+        "provenance": provenance(trajectory),
+    }
     return Manifest.model_validate({**given, "selected": list(selected), **changes})
 
 

@@ -134,7 +134,9 @@ def copy_over(chance: Random, folder: Path) -> Change:
 def copy_beside(chance: Random, folder: Path) -> Change:
     """A record a second time, under a name of nobody, or under its own name with a hash as ``merge`` makes it."""
     source = _one(chance, folder, chance.choice((RUNS, CONTROLS)))
-    target = source.with_name(chance.choice([f"{source.stem}-0123abcd.json", "te-block-nano-emulated-topics-seed0.json"]))
+    target = source.with_name(
+        chance.choice([f"{source.stem}-0123abcd.json", "te-block-nano-emulated-topics-seed0.json"])
+    )
     target.write_bytes(source.read_bytes())
     return Change(target)
 
@@ -147,7 +149,10 @@ def forged(chance: Random, folder: Path) -> Change:
     data = json.loads(path.read_text())
     data["selected"] = [s for s in data["selected"] if not s["cell"].startswith(gone)]
     path.write_bytes(inputs.sealed(data))
-    return Change(path, "the records of a cell are deleted and the manifest is written anew without it; manifests have no signature")
+    return Change(
+        path,
+        "the records of a cell are deleted and the manifest is written anew without it; manifests have no signature",
+    )
 
 
 def table(chance: Random, folder: Path) -> Change:
@@ -205,10 +210,16 @@ EDITS: dict[str, Apply] = {
     "resealed: other converted modules": resealed(RUNS, _put("inventory", value=lambda m: [*m, {**m[0], "fqn": "b"}])),
     "resealed: another learning rate": resealed(RUNS, _put("hyperparameters", value=lambda h: {"lr": [0.1, 0.2]})),
     "resealed: a commit of another code": resealed(
-        RUNS, _put("provenance", "commit", value=lambda c: "def"), "records of several commits are named, and red for a release", **NAMED
+        RUNS,
+        _put("provenance", "commit", value=lambda c: "def"),
+        "records of several commits are named, and red for a release",
+        **NAMED,
     ),
     "resealed: an unclean tree": resealed(
-        RUNS, _put("provenance", "dirty", value=lambda d: True), "records of an unclean tree are named, and red for a release", **NAMED
+        RUNS,
+        _put("provenance", "dirty", value=lambda d: True),
+        "records of an unclean tree are named, and red for a release",
+        **NAMED,
     ),
     "resealed: other packages": resealed(RUNS, _put("provenance", "packages", value=lambda p: {"torch": "1"})),
     "resealed: a time": resealed(RUNS, _put("seconds", value=lambda s: s * 2), "how long a run took decides nothing"),
@@ -220,7 +231,9 @@ EDITS: dict[str, Apply] = {
         f"{MANIFEST}*", _put("selected", value=lambda s: [{**x, "outcome": "not run", "records": []} for x in s])
     ),
     "resealed: a golden's tail": resealed(GOLDEN, _put("schedule", "tail", value=lambda t: -5)),
-    "resealed: a golden's loss is NaN": resealed(GOLDEN, lambda d, c: d["seeds"][0]["loss"].__setitem__(c.randrange(12), "NaN")),
+    "resealed: a golden's loss is NaN": resealed(
+        GOLDEN, lambda d, c: d["seeds"][0]["loss"].__setitem__(c.randrange(12), "NaN")
+    ),
     "resealed: a golden's losses are 3% off": resealed(
         GOLDEN, _put("seeds", value=lambda v: [{**s, "loss": [x * 1.03 for x in s["loss"]]} for s in v])
     ),
@@ -240,7 +253,10 @@ CHANGES: dict[str, Apply] = {
     "cell is deleted": delete_cell,
     "cell is deleted, manifest is forged": forged,
     "manifest is deleted": delete(
-        f"{MANIFEST}*", "a set without a manifest is named, and red for a release", "this set has no manifest", "--release"
+        f"{MANIFEST}*",
+        "a set without a manifest is named, and red for a release",
+        "this set has no manifest",
+        "--release",
     ),
     "golden is deleted": delete(GOLDEN),
     "table of numbers is deleted": delete("../golden/numerics/shared.csv"),

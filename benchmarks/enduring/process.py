@@ -69,7 +69,11 @@ def _watch(folder: Path, disturbance: Disturbance, count: mmap.mmap) -> None:
     def hook(event: str, given: tuple[Any, ...]) -> None:
         nonlocal seen
         writes = event == "open" and bool(given[2] & (os.O_WRONLY | os.O_RDWR))
-        if not (writes or event in _CHANGES) or isinstance(given[0], int) or not os.path.abspath(os.fsdecode(given[0])).startswith(inside):
+        if (
+            not (writes or event in _CHANGES)
+            or isinstance(given[0], int)
+            or not os.path.abspath(os.fsdecode(given[0])).startswith(inside)
+        ):
             return
         seen += 1
         count[:8] = seen.to_bytes(8, "little")

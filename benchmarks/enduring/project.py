@@ -39,7 +39,10 @@ def whole(records: list[AnyRecord]) -> Manifest:
     for r in records:
         if not getattr(r, "variant", ""):
             judged.setdefault((r.cell.id, TESTS[r.kind]), []).append(name_of(r))
-    selected = [Selected(cell=cell, test=test, outcome="passed", checks=[test], records=names) for (cell, test), names in judged.items()]
+    selected = [
+        Selected(cell=cell, test=test, outcome="passed", checks=[test], records=names)
+        for (cell, test), names in judged.items()
+    ]
     return inputs.session_of(records[0].provenance).model_copy(update={"selected": selected})
 
 
@@ -113,13 +116,17 @@ class Writer:
         found, new = state(folder), self.undisturbed[1]
         if self.together and found not in (self.old, new):
             return "a part of the files is there"
-        return next((f"{p} is torn" for p in {**found, **self.old} if found.get(p) not in (self.old.get(p), new.get(p))), "")
+        return next(
+            (f"{p} is torn" for p in {**found, **self.old} if found.get(p) not in (self.old.get(p), new.get(p))), ""
+        )
 
     def next_fails(self, folder: Path) -> str:
         """Why the same command does not work now, or nothing. A merge whose target is there and whole may say so."""
         found, new = state(folder), self.undisturbed[1]
         done = self.run(folder)
-        there = found == new and done.code == 2 and any(t in done.err for t in ("holds records already", "is not empty"))
+        there = (
+            found == new and done.code == 2 and any(t in done.err for t in ("holds records already", "is not empty"))
+        )
         if not (there or (done.code, done.err) == (0, "")):
             return f"the next command fails: {done.code}, {done.err.strip()}"
         if state(folder) != new:

@@ -49,9 +49,17 @@ def _goldens(done: Sequence[Done], folder: Path) -> goldens.Goldens | Result:
 def _set(folder: Path, record: AnyRecord) -> None:
     """A set of one record, which may become a golden."""
     write_json(folder / name_of(record), record)
-    session = manifest.Selected(cell=record.cell.id, test="test", outcome="passed", checks=["test"], records=[name_of(record)])
+    session = manifest.Selected(
+        cell=record.cell.id, test="test", outcome="passed", checks=["test"], records=[name_of(record)]
+    )
     made = manifest.Manifest(
-        session=record.session, options=[], started="a", ended="b", status="ok", provenance=record.provenance, selected=[session]
+        session=record.session,
+        options=[],
+        started="a",
+        ended="b",
+        status="ok",
+        provenance=record.provenance,
+        selected=[session],
     )
     manifest.write(folder, made)
 
@@ -102,8 +110,13 @@ def _bounds(chance: Random, scratch: Path) -> Result:
     for recipe in recipes:
         cell = Cell(model="tiny", recipe=recipe, execution=timings.CELL.execution, corpus="topics")
         values = [Measurement(metric="sqnr", where="x", value=30.0)]
-        _set(folder / recipe, Measurements(check="canary", cell=cell, values=values, provenance=trajectories.PROVENANCE, session=recipe))
-    left = _goldens(together([_later(command("bounds", recipe, "--write"), chance) for recipe in recipes], folder), folder)
+        _set(
+            folder / recipe,
+            Measurements(check="canary", cell=cell, values=values, provenance=trajectories.PROVENANCE, session=recipe),
+        )
+    left = _goldens(
+        together([_later(command("bounds", recipe, "--write"), chance) for recipe in recipes], folder), folder
+    )
     if isinstance(left, Result):
         return left
     kept = {key.recipe for table in left.numbers.tables.values() for key in table}
@@ -129,7 +142,11 @@ def _merge(target: str) -> Kinds:
         crash = next((found for d in done if (found := fault(d))), None)
         if crash or len(winners) != 1:
             return crash or lost(f"{len(winners)} merges into one target say that they are done")
-        if any(d.code != 2 or target not in d.err or len(d.err.splitlines()) != 1 for i, d in enumerate(done) if i not in winners):
+        if any(
+            d.code != 2 or target not in d.err or len(d.err.splitlines()) != 1
+            for i, d in enumerate(done)
+            if i not in winners
+        ):
             return lost("a merge that lost did not say so")
         whole = sets.load([folder / target]) == sets.load([folder / f"set{winners[0]}"])
         return _clean(folder) if whole else lost("the target does not hold the set of the merge that won")
@@ -145,7 +162,10 @@ def _records_of_one_cell(chance: Random, scratch: Path) -> Result:
         def work() -> int:
             made = load_record(RECORD)
             for turn in range(20):
-                write_json(RECORD, made.model_copy(update={"seconds": float(i * 100 + turn), "session": f"s{i}" * (1 + 500 * i)}))
+                write_json(
+                    RECORD,
+                    made.model_copy(update={"seconds": float(i * 100 + turn), "session": f"s{i}" * (1 + 500 * i)}),
+                )
             return 0
 
         return work

@@ -25,7 +25,17 @@ from enduring.process import LIMIT, Done, command, run
 from enduring.project import leftovers
 from enduring.trial import Kinds, Outcome, Result, fault, lost
 
-ARGUMENTS = ("suites/convergence", "--model", "nano", "--recipe", "te-current", "--recipe", "te-block", "--execution", "emulated")
+ARGUMENTS = (
+    "suites/convergence",
+    "--model",
+    "nano",
+    "--recipe",
+    "te-current",
+    "--recipe",
+    "te-block",
+    "--execution",
+    "emulated",
+)
 REPORT = "out.json"
 RECORDS = ".parity"
 
@@ -35,9 +45,27 @@ class Session:
 
     def __init__(self, project: Path, *more: str) -> None:
         self.project, self.scratch = project, tempfile.TemporaryDirectory()
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GITHUB", "PYTEST", "FP8PARITY")) and k not in ("CI", "PATH")}
-        variables = kept | {"PYTHONPATH": processes.FIXTURES, "PATH": processes.without_compiler(Path(self.scratch.name))}
-        arguments = ["-p", "no:cacheprovider", "-p", "no:randomly", *ARGUMENTS, "-n", "2", "--parity-report", REPORT, *more]
+        kept = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("GITHUB", "PYTEST", "FP8PARITY")) and k not in ("CI", "PATH")
+        }
+        variables = kept | {
+            "PYTHONPATH": processes.FIXTURES,
+            "PATH": processes.without_compiler(Path(self.scratch.name)),
+        }
+        arguments = [
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:randomly",
+            *ARGUMENTS,
+            "-n",
+            "2",
+            "--parity-report",
+            REPORT,
+            *more,
+        ]
         self.output = (Path(self.scratch.name) / "output").open("w+")
         self.start = time.monotonic()
         self.process = subprocess.Popen(

@@ -22,7 +22,11 @@ Content = tuple[object, object, Goldens]
 def content(folder: Path) -> Content:
     """Everything that is read: records and manifests of both sets, and goldens."""
     both = [folder / "records", folder / "merged.zip"]
-    return [sorted(sets.load([p]), key=repr) for p in both], [manifest.load([p]) for p in both], goldens.load(folder / "golden")
+    return (
+        [sorted(sets.load([p]), key=repr) for p in both],
+        [manifest.load([p]) for p in both],
+        goldens.load(folder / "golden"),
+    )
 
 
 def _tables_alone(found: Content, known: Content, out: str) -> str:
@@ -31,12 +35,21 @@ def _tables_alone(found: Content, known: Content, out: str) -> str:
     tables, others = now.numbers.tables, before.numbers.tables
     if [records, manifests] != sound or now.loss != before.loss or tables.keys() != others.keys():
         return ""
-    if not all(t.keys() == others[n].keys() and all(abs(t[k].value - others[n][k].value) <= BAND for k in t) for n, t in tables.items()):
+    if not all(
+        t.keys() == others[n].keys() and all(abs(t[k].value - others[n][k].value) <= BAND for k in t)
+        for n, t in tables.items()
+    ):
         return ""
     if now.numbers.inventories != before.numbers.inventories:
         lacking = now.numbers.inventories.configurations.keys() >= before.numbers.inventories.configurations.keys()
-        return "the judge says that nothing is stored for a recipe" if UNSTORED in out else UNKNOWN_KEY if lacking else ""
-    return "the text of a source decides nothing" if now.numbers.sources != before.numbers.sources else "a number moved inside its band"
+        return (
+            "the judge says that nothing is stored for a recipe" if UNSTORED in out else UNKNOWN_KEY if lacking else ""
+        )
+    return (
+        "the text of a source decides nothing"
+        if now.numbers.sources != before.numbers.sources
+        else "a number moved inside its band"
+    )
 
 
 UNSTORED = "stored; only the seeds' were compared"
@@ -52,7 +65,11 @@ def _seen(change: Change, done: Done, folder: Path) -> Result:
     if done.code == 2:
         lines = done.err.splitlines()
         named = len(lines) == 1 and change.path.name in lines[0]
-        return Result(Outcome.REFUSED) if named else lost(f"the line of refusal does not name the file: {done.err.strip()[-160:]}")
+        return (
+            Result(Outcome.REFUSED)
+            if named
+            else lost(f"the line of refusal does not name the file: {done.err.strip()[-160:]}")
+        )
     if done.code == 1:
         return Result(Outcome.RED)
     found, known = content(folder), content(JUDGE.fresh(folder / "sound"))

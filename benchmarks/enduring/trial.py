@@ -77,4 +77,7 @@ def notes(trials: Sequence[Trial], *outcomes: Outcome) -> list[str]:
     for t in trials:
         if t.result.outcome in outcomes:
             found.setdefault(f"{t.family}, {t.what}: {t.result.note}", []).append(t)
-    return [f"* {len(some)} x {text}" + (f" (trial {some[0].number})" if Outcome.LOST in outcomes else "") for text, some in found.items()]
+    return [
+        f"* {len(some)} x {text}" + (f" (trial {some[0].number})" if Outcome.LOST in outcomes else "")
+        for text, some in found.items()
+    ]

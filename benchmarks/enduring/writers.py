@@ -44,7 +44,9 @@ def _killed(writer: Writer, chance: Random, scratch: Path) -> Result:
     """Kill the writer, half of the times before an operation on files, half at any moment. Then the same command must work."""
     folder, (known, _) = writer.fresh(scratch), writer.undisturbed
     at_operation = Disturbance(kill_at=chance.randint(1, known.operations))
-    done = writer.run(folder, at_operation if chance.random() < 0.5 else Disturbance(after=chance.uniform(0, 1.1 * known.seconds)))
+    done = writer.run(
+        folder, at_operation if chance.random() < 0.5 else Disturbance(after=chance.uniform(0, 1.1 * known.seconds))
+    )
     problem = writer.torn(folder) or writer.next_fails(folder)
     return fault(done) or (lost(problem) if problem else Result(Outcome.WHOLE))
 
@@ -53,8 +55,12 @@ def _filled(writer: Writer, chance: Random, scratch: Path) -> Result:
     """Let the disk be full: no file becomes larger than some bytes, or nothing can be made after some operation."""
     folder, (known, new) = writer.fresh(scratch), writer.undisturbed
     largest = max(len(new[p]) for p in writer.changed)
-    by_size = Disturbance(largest=int(largest ** chance.random()) - 1)  # as often below 100 bytes, the size of a lock, as above
-    done = writer.run(folder, by_size if chance.random() < 0.5 else Disturbance(full_at=chance.randint(1, known.operations)))
+    by_size = Disturbance(
+        largest=int(largest ** chance.random()) - 1
+    )  # as often below 100 bytes, the size of a lock, as above
+    done = writer.run(
+        folder, by_size if chance.random() < 0.5 else Disturbance(full_at=chance.randint(1, known.operations))
+    )
     problem = writer.torn(folder) or "".join(f"{name} is left" for name in leftovers(folder)[:1])
     found = fault(done) or (lost(problem) if problem else _told(writer, done, state(folder) == new))
     again = "" if found.outcome in (Outcome.LOST, Outcome.TRACEBACK) else writer.next_fails(folder)

@@ -26,13 +26,13 @@ def test_tensor_parallel(split_cell, parity):
     parity.numerics("tensor parallel", split_cell)
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 def test_amax_groups(ranked_cell, parity):
     """Delayed scales are the same on all ranks of their group, and differ when every rank is a group of its own."""
     parity.numerics("amax groups", ranked_cell)
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 def test_weak_scaling(scaled_cell, parity):
     """The published tables: tokens per second and GPU of BF16 and of the recipe, with the same work for each rank."""
     parity.numerics("weak scaling", scaled_cell)

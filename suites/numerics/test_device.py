@@ -14,7 +14,7 @@ def test_large(recipe_cell, parity):
     parity.numerics("large", recipe_cell)
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 @pytest.mark.kernels
 def test_attention(recipe_cell, parity):
     """FP8 attention runs if the package supports it. Its output and gradients differ from FP64 only by the noise of FP8."""

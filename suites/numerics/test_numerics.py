@@ -3,9 +3,9 @@
 import pytest
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 def test_codes(recipe_cell, parity):
-    """Codes and scales equal those of an independent quantiser, to the bit."""
+    """Codes and scales equal those of an independent quantizer, to the bit."""
     parity.numerics("codes", recipe_cell)
 
 
@@ -14,7 +14,7 @@ def test_gemm_sqnr(recipe_cell, parity):
     parity.numerics("gemm", recipe_cell)
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 @pytest.mark.vendor
 def test_defaults(recipe_cell, parity):
     """The defaults of the recipe in the installed package equal those of the catalogue."""
@@ -37,7 +37,7 @@ def test_layers(cell, parity):
     parity.numerics("layers", cell)
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 def test_places(cell, parity):
     """Each GEMM of each linear is in FP8 or in BF16 as the recipe says at its place."""
     parity.numerics("places", cell)
@@ -53,7 +53,7 @@ def test_checkpoint(cell, parity):
     parity.numerics("checkpoint", cell)
 
 
-@pytest.mark.quantised
+@pytest.mark.quantized
 @pytest.mark.kernels
 def test_dispatch(cell, parity):
     """fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names. A silent fall-back trains well, so no other check finds it."""

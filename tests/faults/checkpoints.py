@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from fp8parity.checks import checkpoint
-from fp8parity.checks.checkpoint import PLAIN, QUANTISED, exact
-from fp8parity.numerics.quantised_weights import QuantisedWeight
+from fp8parity.checks.checkpoint import PLAIN, QUANTIZED, exact
+from fp8parity.numerics.quantized_weights import QuantizedWeight
 
 from faults import state
 from faults.fault import Blame, Fault, Finding, Kind
@@ -35,7 +35,7 @@ def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
 
 def scales_in_bf16(saved: dict[str, Any]) -> None:
     for weight in saved["model"].values():
-        if isinstance(weight, QuantisedWeight):
+        if isinstance(weight, QuantizedWeight):
             weight._scale_inv = weight._scale_inv.bfloat16().float()
 
 
@@ -55,7 +55,13 @@ def _fault(name: str, source: str, plant: Plant, recipe: str, where: str, place:
     """``also``: further metrics that must be wrong."""
     blame = Blame.FRAMEWORK if recipe == "bf16" else Blame.RECIPE
     words = tuple(f"{metric} @ {where}" for metric in also) or ""
-    return Fault(name, Kind.STATE, source, plant, (Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words),))
+    return Fault(
+        name,
+        Kind.STATE,
+        source,
+        plant,
+        (Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words),),
+    )
 
 
 def _lost_history(name: str, plant: Plant) -> Fault:
@@ -72,7 +78,7 @@ FAULTS = (
         "TE's test of sharded checkpoints allows for it",
         loaded(scales_in_bf16),
         "te-current",
-        QUANTISED,
+        QUANTIZED,
         "changed weights",
         "step difference",
     ),
@@ -94,5 +100,12 @@ FAULTS = (
         "changed moments",
         "highest gain of the step",
     ),
-    _fault("generator of stochastic rounding not loaded", "made up", loaded(generator_of_a_new_run), "te-nvfp4", PLAIN, "step difference"),
+    _fault(
+        "generator of stochastic rounding not loaded",
+        "made up",
+        loaded(generator_of_a_new_run),
+        "te-nvfp4",
+        PLAIN,
+        "step difference",
+    ),
 )

@@ -18,7 +18,7 @@ class Kind(StrEnum):
     """What is wrong: one of the parts that a release can break."""
 
     MODEL = "model"
-    """The model, its loss or its optimiser. BF16 trains wrongly, too."""
+    """The model, its loss or its optimizer. BF16 trains wrongly, too."""
     RECIPE = "recipe"
     """How a value becomes a code, or how codes are multiplied."""
     STATE = "state"
@@ -115,9 +115,13 @@ class Finding:
             f"the blame is on {seen.blame!r}, not on {self.blame!r}": seen.blame != self.blame,
             f"{self.place!r} is not named": self.place not in named,
             f"no cause says {self.cause!r}": bool(self.cause) and not any(self.cause in text for text in seen.causes),
-            f"{self.hidden} should not see it": any(name.startswith(self.hidden) for name in seen.places if self.hidden),
+            f"{self.hidden} should not see it": any(
+                name.startswith(self.hidden) for name in seen.places if self.hidden
+            ),
         }
-        return [text for text, is_wrong in wrong.items() if is_wrong] + [f"no words {w!r}" for w in words if w not in seen.text]
+        return [text for text, is_wrong in wrong.items() if is_wrong] + [
+            f"no words {w!r}" for w in words if w not in seen.text
+        ]
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,12 @@ def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Callable[[pyt
     return lambda patch: patch.setattr(EmulatedLinear, "operand", operand)
 
 
-def _first(name: str, recipe: str, plant: Callable[[pytest.MonkeyPatch], object], words: Words, source: str = "made up") -> Fault:
-    return Fault(name, Kind.RECIPE, source, plant, (Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words),))
+def _first(
+    name: str, recipe: str, plant: Callable[[pytest.MonkeyPatch], object], words: Words, source: str = "made up"
+) -> Fault:
+    return Fault(
+        name, Kind.RECIPE, source, plant, (Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words),)
+    )
 
 
 FAULTS = (
@@ -36,7 +40,12 @@ FAULTS = (
         "_proj.weight 0.0000x BF16's, expected 0.9300 to 1.0700",
         "TE 1554, 1616",
     ),
-    _first("gradient scale off by a tenth", "te-current", scaled(("dgrad_dy",), 1.1, 512), "x BF16's, expected 0.9300 to 1.0700"),
+    _first(
+        "gradient scale off by a tenth",
+        "te-current",
+        scaled(("dgrad_dy",), 1.1, 512),
+        "x BF16's, expected 0.9300 to 1.0700",
+    ),
     _first(
         "weight scale off by two",
         "te-current",

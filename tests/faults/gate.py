@@ -14,7 +14,7 @@ from typing import Any
 
 from fp8parity.cli import main
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import SCHEMA, AnyRecord, Measurement, Measurements
+from fp8parity.records.schema import AnyRecord, Measurement, Measurements
 from fp8parity.records.storage import load_records, name_of, write_json
 from sessions import GOLDEN
 
@@ -48,7 +48,7 @@ def number(make: Make, value: float, **changes: object) -> Measurements:
     """A record of one number of te-current: 28.5 dB are right. It is of an older schema, so it may lack the others."""
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED, corpus="topics")
     row = Measurement(metric="fprop sqnr", where="gaussian", value=value)
-    made = Measurements(schema_version=1, cell=cell, check="gemm", values=[row], provenance=make().provenance, session="s")
+    made = Measurements(partial=True, cell=cell, check="gemm", values=[row], provenance=make().provenance, session="s")
     return made.model_copy(update=changes)
 
 
@@ -87,17 +87,28 @@ def _contradiction(folder: Path, make: Make) -> list[str]:
 
 
 def fault(
-    name: str, plant: Plant, code: int, words: str | tuple[str, ...], where: str = "fp8parity judge", source: str = "made up"
+    name: str,
+    plant: Plant,
+    code: int,
+    words: str | tuple[str, ...],
+    where: str = "fp8parity judge",
+    source: str = "made up",
 ) -> Fault:
-    return Fault(name, Kind.GATE, source, plant, (Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words),))
+    return Fault(
+        name, Kind.GATE, source, plant, (Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words),)
+    )
 
 
 def _whole(folder: Path, make: Make, lost: Callable[[Measurement], bool], check: str = "gemm") -> list[str]:
     """A check of te-current, recorded on a Xeon, as a record of today without the numbers that are ``lost``."""
     records = load_records(GOLDEN / "records" / "xeon.zip")
-    [found] = [r for r in records if isinstance(r, Measurements) and (r.cell.id, r.check) == ("te-current-tiny-emulated", check)]
+    [found] = [
+        r
+        for r in records
+        if isinstance(r, Measurements) and (r.cell.id, r.check) == ("te-current-tiny-emulated", check)
+    ]
     kept = [m for m in found.values if not lost(m)]
-    return judge(folder, [found.model_copy(update={"values": kept, "schema_version": SCHEMA})])
+    return judge(folder, [found.model_copy(update={"values": kept, "partial": False})])
 
 
 FAULTS = (
@@ -122,11 +133,21 @@ FAULTS = (
         1,
         "the record lacks 1 number that golden/numerics or the policy names: fprop sqnr @ zero-row",
     ),
-    fault("number below its limits", partial(_valued, value=24.0), 1, ("24 is below [", "1 of 1 numbers are outside their bounds")),
+    fault(
+        "number below its limits",
+        partial(_valued, value=24.0),
+        1,
+        ("24 is below [", "1 of 1 numbers are outside their bounds"),
+    ),
     fault("number above its limits", partial(_valued, value=55.6), 1, "55.6 is above ["),
     fault("number that is NaN", partial(_valued, value=math.nan), 1, "nan is not in ["),
     fault("number that is infinite", partial(_valued, value=math.inf), 1, "inf is above ["),
-    fault("record without numbers", lambda f, make: judge(f, [number(make, 1.0, values=[])]), 1, "the check measured nothing"),
+    fault(
+        "record without numbers",
+        lambda f, make: judge(f, [number(make, 1.0, values=[])]),
+        1,
+        "the check measured nothing",
+    ),
     fault(
         "number that no row speaks of",
         lambda f, make: judge(f, [number(make, 1.0, check="gem")]),
@@ -135,7 +156,9 @@ FAULTS = (
     ),
     fault(
         "number that nobody measured",
-        lambda f, make: judge(f, [number(make, 28.5, values=[Measurement(metric="fprop sqnr", where="nowhere", value=28.5)])], GOLDEN),
+        lambda f, make: judge(
+            f, [number(make, 28.5, values=[Measurement(metric="fprop sqnr", where="nowhere", value=28.5)])], GOLDEN
+        ),
         1,
         "1 of 1 numbers could not be judged: they have no rule and no measured number",
     ),
@@ -154,7 +177,10 @@ FAULTS = (
         "no checksum; fp8parity did not write this file",
     ),
     fault(
-        "record of a later schema", lambda f, make: judge(f, [number(make, 28.5, schema_version=99)]), 2, "schema 99 is newer than schema"
+        "record of a later schema",
+        lambda f, make: judge(f, [number(make, 28.5, schema_version=99)]),
+        2,
+        "schema 99 is newer than schema",
     ),
     fault("sets that contradict each other", _contradiction, 2, "contradict each other"),
 )

@@ -28,7 +28,14 @@ class TimedGemms:
         return seen_of(gemm_records.judged(plant()))
 
 
-def _fault(name: str, plant: Callable[[], GemmTimes], words: str, place: str = "", status: str = "fail", source: str = "made up") -> Fault:
+def _fault(
+    name: str,
+    plant: Callable[[], GemmTimes],
+    words: str,
+    place: str = "",
+    status: str = "fail",
+    source: str = "made up",
+) -> Fault:
     blame = {"fail": Blame.RECIPE, "drift": Blame.FRAMEWORK}.get(status, Blame.INPUT)
     return Fault(name, Kind.FRAMEWORK, source, plant, (Finding(TimedGemms(), place, blame, status, words=words),))
 
@@ -62,8 +69,18 @@ def _without(place: str) -> GemmTimes:
 
 BF16_KERNELS = ["nvjet_sm90_tst_128x256"]
 FAULTS = (
-    _fault("an extra cast in one operand", _extra_cast, "3 kernels beside the GEMM, golden 2: an extra cast", "up fprop training"),
-    _fault("a cast that takes longer", _slower("up fprop training", 1.2), "up fprop training below its band", "up fprop training"),
+    _fault(
+        "an extra cast in one operand",
+        _extra_cast,
+        "3 kernels beside the GEMM, golden 2: an extra cast",
+        "up fprop training",
+    ),
+    _fault(
+        "a cast that takes longer",
+        _slower("up fprop training", 1.2),
+        "up fprop training below its band",
+        "up fprop training",
+    ),
     _fault(
         "a silent BF16 GEMM",
         _of("down dgrad kernel", kernels=BF16_KERNELS),
@@ -85,7 +102,10 @@ FAULTS = (
         "qkv dgrad training",
     ),
     _fault(
-        "a lost GEMM", lambda: _without("down wgrad training"), "down wgrad is missing; a sum without it would be faster", status="error"
+        "a lost GEMM",
+        lambda: _without("down wgrad training"),
+        "down wgrad is missing; a sum without it would be faster",
+        status="error",
     ),
     _fault(
         "a GEMM that failed",
@@ -94,12 +114,33 @@ FAULTS = (
         status="error",
         source="TE 2863",
     ),
-    _fault("a result that is wrong", _of("o fprop kernel", error=0.7), "wrong result: o fprop kernel has error 0.7", "o fprop kernel"),
-    _fault("a result that is too right", _of("o fprop kernel", error=0.002), "error 0.0020, golden 0.0400", "o fprop kernel"),
-    _fault("a GEMM that skips half of its work", _slower("qkv fprop kernel", 0.5), "such a gain is a fault", "qkv fprop kernel"),
-    _fault("all casts slower", lambda: gemm_records.made(training=1.6 * 0.93), "slower: the training sum is 1.488x BF16, golden 1.600x"),
     _fault(
-        "kernels of another version", lambda: gemm_records.made(kernel=1.9 * 0.9), "slower: the kernel sum is 1.710x BF16, golden 1.900x"
+        "a result that is wrong",
+        _of("o fprop kernel", error=0.7),
+        "wrong result: o fprop kernel has error 0.7",
+        "o fprop kernel",
+    ),
+    _fault(
+        "a result that is too right",
+        _of("o fprop kernel", error=0.002),
+        "error 0.0020, golden 0.0400",
+        "o fprop kernel",
+    ),
+    _fault(
+        "a GEMM that skips half of its work",
+        _slower("qkv fprop kernel", 0.5),
+        "such a gain is a fault",
+        "qkv fprop kernel",
+    ),
+    _fault(
+        "all casts slower",
+        lambda: gemm_records.made(training=1.6 * 0.93),
+        "slower: the training sum is 1.488x BF16, golden 1.600x",
+    ),
+    _fault(
+        "kernels of another version",
+        lambda: gemm_records.made(kernel=1.9 * 0.9),
+        "slower: the kernel sum is 1.710x BF16, golden 1.900x",
     ),
     _fault(
         "a gradient that is added to, not written",

@@ -42,9 +42,13 @@ OPERANDS = (
         "silent BF16",
         Kind.RECIPE,
         "torchtitan, NeMo AutoModel",
-        plants.unquantised,
+        plants.unquantized,
         (
-            *gemm("te-current", "fprop worst row sqnr @ gaussian", "fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantised"),
+            *gemm(
+                "te-current",
+                "fprop worst row sqnr @ gaussian",
+                "fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized",
+            ),
             Finding(Measured("gradients", "te-current"), "total sqnr", Blame.RECIPE),
         ),
     ),
@@ -53,7 +57,7 @@ OPERANDS = (
         Kind.RECIPE,
         "TE documentation",
         operand("te-current", wgrad_dy=BF16, wgrad_x=BF16),
-        gemm("te-current", "wgrad sqnr @ gaussian", "wgrad: this is BF16's SQNR: nothing was quantised"),
+        gemm("te-current", "wgrad sqnr @ gaussian", "wgrad: this is BF16's SQNR: nothing was quantized"),
     ),
     Fault(
         "rowwise that is tensorwise",
@@ -87,7 +91,9 @@ OPERANDS = (
         "the package changed a default",
         Kind.RECIPE,
         "Megatron Bridge 638",
-        lambda p: p.setattr("fp8parity.recipes.adapters.torchao.default_spec", lambda r: RECIPES["ao-tensorwise"].linear),
+        lambda p: p.setattr(
+            "fp8parity.recipes.adapters.torchao.default_spec", lambda r: RECIPES["ao-tensorwise"].linear
+        ),
         (Finding(Numerics("defaults", "ao-rowwise"), "differing default @ dgrad_dy", Blame.RECIPE),),
     ),
     Fault(
@@ -115,7 +121,13 @@ LAYOUT = (
         prepared(lambda op: op.tile == (1, 128), plants.without_tail),
         gemm("te-block", "fprop worst row sqnr @ odd-shape"),
     ),
-    Fault("padding counts for the amax", Kind.LAYOUT, "TE 3070", plants.padded_with(1e4), gemm("te-block", "wgrad sqnr @ odd-shape")),
+    Fault(
+        "padding counts for the amax",
+        Kind.LAYOUT,
+        "TE 3070",
+        plants.padded_with(1e4),
+        gemm("te-block", "wgrad sqnr @ odd-shape"),
+    ),
     Fault(
         "scales one tile off",
         Kind.LAYOUT,
@@ -149,7 +161,9 @@ LAYOUT = (
         Kind.LAYOUT,
         "made up",
         results(lambda y: y[:, 7].mul_(1.1)),
-        gemm("te-block", "wgrad worst column sqnr @ gaussian", "some columns (output features) are wrong", hidden=WHOLE),
+        gemm(
+            "te-block", "wgrad worst column sqnr @ gaussian", "some columns (output features) are wrong", hidden=WHOLE
+        ),
     ),
     Fault(
         "one feature half too small",
@@ -166,7 +180,8 @@ KERNELS = (
         Kind.FRAMEWORK,
         "made up",
         results(plants.cut),
-        gemm("te-current", "fprop gain @ gaussian", UNIFORM_LOSS, hidden=WHOLE) + gemm("bf16-like", "wgrad sqnr @ gaussian"),
+        gemm("te-current", "fprop gain @ gaussian", UNIFORM_LOSS, hidden=WHOLE)
+        + gemm("bf16-like", "wgrad sqnr @ gaussian"),
     ),
     Fault(
         "ten bits of an accumulator",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fp8parity.records.inventory import Module
-from fp8parity.records.schema import SCHEMA, Trajectory
+from fp8parity.records.schema import Trajectory
 
 from faults.fault import Blame, Kind
 from faults.losses import Change, edit, fault
@@ -19,14 +19,16 @@ def _without_control(runs: Runs) -> Runs:
 
 def _other_packages(runs: Runs) -> Runs:
     return [
-        r.model_copy(update={"provenance": r.provenance.model_copy(update={"packages": {"torch": "9"}})}) if r.cell.is_control else r
+        r.model_copy(update={"provenance": r.provenance.model_copy(update={"packages": {"torch": "9"}})})
+        if r.cell.is_control
+        else r
         for r in runs
     ]
 
 
 def _now(r: Trajectory) -> dict[str, Any]:
     """What a record of today holds besides: the recorded runs are older."""
-    return {"schema_version": SCHEMA, "hyperparameters": {"beta2": (0.95, 0.95)}}
+    return {"partial": False, "hyperparameters": {"beta2": (0.95, 0.95)}}
 
 
 def _without(name: str, empty: object) -> Change:
@@ -38,9 +40,9 @@ def _named(recipe: str) -> Callable[[Runs], Runs]:
 
     def plant(runs: Runs) -> Runs:
         others = [r for r in calibration("micro") if r.cell.recipe == recipe and not r.variant]
-        return [r.model_copy(update={"cell": runs[-1].cell.model_copy(update={"recipe": "te-current"})}) for r in others] + [
-            r for r in runs if r.cell.is_control
-        ]
+        return [
+            r.model_copy(update={"cell": runs[-1].cell.model_copy(update={"recipe": "te-current"})}) for r in others
+        ] + [r for r in runs if r.cell.is_control]
 
     return plant
 
@@ -71,7 +73,10 @@ FAULTS = (
     *(
         fault(f"runs of {recipe} under the name of te-current", Kind.GATE, _named(recipe), words, "error", Blame.INPUT)
         for recipe, words in (
-            ("te-block", "of layers.0.attention.q_proj has fprop_x: e4m3 1x128 te-pow2, and that of te-current has e4m3 tensor te-fp32"),
+            (
+                "te-block",
+                "of layers.0.attention.q_proj has fprop_x: e4m3 1x128 te-pow2, and that of te-current has e4m3 tensor te-fp32",
+            ),
             ("ao-rowwise", "has kind: Float8Linear, and that of te-current has EmulatedLinear"),
             ("ao-mxfp8", "has kind: MXFP8Linear, and that of te-current has EmulatedLinear"),
         )
@@ -124,9 +129,23 @@ FAULTS = (
             ("bigram", None, False),
         )
     ),
-    fault("one seed three times", Kind.GATE, _one_seed, "seed 0 is there 3 times; a seed counts once", "error", Blame.INPUT),
+    fault(
+        "one seed three times",
+        Kind.GATE,
+        _one_seed,
+        "seed 0 is there 3 times; a seed counts once",
+        "error",
+        Blame.INPUT,
+    ),
     *(
-        fault(f"{word} tail", Kind.GATE, edit(_tail(n)), f"its schedule has tail {n}, and the golden's has 60", "stale", Blame.INPUT)
+        fault(
+            f"{word} tail",
+            Kind.GATE,
+            edit(_tail(n)),
+            f"its schedule has tail {n}, and the golden's has 60",
+            "stale",
+            Blame.INPUT,
+        )
         for word, n in (("shorter", 20), ("longer", 120))
     ),
     fault(
@@ -146,11 +165,30 @@ FAULTS = (
         Blame.INPUT,
     ),
     fault(
-        "run without a validation", Kind.GATE, edit(lambda r: {"validation": []}), "holds 300 losses and 300 norms", "error", Blame.INPUT
+        "run without a validation",
+        Kind.GATE,
+        edit(lambda r: {"validation": []}),
+        "holds 300 losses and 300 norms",
+        "error",
+        Blame.INPUT,
     ),
     fault("another schedule", Kind.GATE, edit(lambda r: {"spec_hash": "other"}), "spec hash", "stale", Blame.INPUT),
-    fault("another corpus", Kind.GATE, edit(lambda r: {"fingerprint": "other"}), "corpus or its tokeniser changed", "stale", Blame.INPUT),
-    fault("other initial weights", Kind.GATE, edit(lambda r: {"initial_weights": "other"}), "other initial weights", "stale", Blame.INPUT),
+    fault(
+        "another corpus",
+        Kind.GATE,
+        edit(lambda r: {"fingerprint": "other"}),
+        "corpus or its tokeniser changed",
+        "stale",
+        Blame.INPUT,
+    ),
+    fault(
+        "other initial weights",
+        Kind.GATE,
+        edit(lambda r: {"initial_weights": "other"}),
+        "other initial weights",
+        "stale",
+        Blame.INPUT,
+    ),
     fault(
         "no control",
         Kind.GATE,

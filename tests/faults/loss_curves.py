@@ -62,7 +62,10 @@ def _norms(run: Make, factor: Change, *, control: bool, candidate: bool = True) 
 
 def _validations(run: Make, factors: tuple[float, ...], each: float = 0.0) -> Pair:
     runs, controls = recipe(run)
-    return [r.model_copy(update={"validation": [(159, 3.5 * f + each * r.seed)]}) for r, f in zip(runs, factors, strict=True)], controls
+    return [
+        r.model_copy(update={"validation": [(159, 3.5 * f + each * r.seed)]})
+        for r, f in zip(runs, factors, strict=True)
+    ], controls
 
 
 def _one_validation_lost(run: Make) -> Pair:
@@ -88,7 +91,9 @@ def _found(place: str, words: Words = "", *, look: Paired = Paired()) -> tuple[F
     return (Finding(look, place, Blame.RECIPE_MOVED, words=words),)
 
 
-def _drift(place: str, words: Words = "", *, look: Paired = Paired(), blame: Blame = Blame.FRAMEWORK_MOVED) -> tuple[Finding, ...]:
+def _drift(
+    place: str, words: Words = "", *, look: Paired = Paired(), blame: Blame = Blame.FRAMEWORK_MOVED
+) -> tuple[Finding, ...]:
     return (Finding(look, place, blame, "drift", words=words),)
 
 
@@ -110,7 +115,9 @@ FAULTS = (
             Kind.RECIPE,
             "made up",
             partial(_norms, factor=np.where(np.arange(STEPS) < 100, 1, factor), control=False),
-            _found("gradient norm", ("the gradient norm left its band around BF16's", "gradient norm  step 96, seed 0: ")),
+            _found(
+                "gradient norm", ("the gradient norm left its band around BF16's", "gradient norm  step 96, seed 0: ")
+            ),
         )
         for word, factor in (("low", 0.9), ("high", 1.1))
     ),
@@ -121,9 +128,27 @@ FAULTS = (
         partial(_validations, factors=(1.004,) * 3, each=1e-4),
         _found("last validation", "the last validation loss is not BF16's"),
     ),
-    Fault("validation loss low", Kind.RECIPE, "made up", partial(_validations, factors=(0.99,) * 3), _found("last validation")),
-    Fault("validation losses apart", Kind.RECIPE, "made up", partial(_validations, factors=(1.05, 1.15, 1.4)), _found("last validation")),
-    Fault("one validation loss high", Kind.RECIPE, "made up", partial(_validations, factors=(1.0, 1.0, 1.004)), _found("last validation")),
+    Fault(
+        "validation loss low",
+        Kind.RECIPE,
+        "made up",
+        partial(_validations, factors=(0.99,) * 3),
+        _found("last validation"),
+    ),
+    Fault(
+        "validation losses apart",
+        Kind.RECIPE,
+        "made up",
+        partial(_validations, factors=(1.05, 1.15, 1.4)),
+        _found("last validation"),
+    ),
+    Fault(
+        "one validation loss high",
+        Kind.RECIPE,
+        "made up",
+        partial(_validations, factors=(1.0, 1.0, 1.004)),
+        _found("last validation"),
+    ),
     Fault(
         "one validation is NaN",
         Kind.RECIPE,
@@ -182,7 +207,13 @@ FAULTS = (
         partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)),
         _drift("trend", "grows within the tail: +0.080%"),
     ),
-    Fault("spike of BF16", Kind.FRAMEWORK, "made up", partial(bf16, change=at(80, 88, 0.0015)), _drift("first out", "step 80, seed 0: ")),
+    Fault(
+        "spike of BF16",
+        Kind.FRAMEWORK,
+        "made up",
+        partial(bf16, change=at(80, 88, 0.0015)),
+        _drift("first out", "step 80, seed 0: "),
+    ),
     Fault(
         "all losses of both 30% high",
         Kind.FRAMEWORK,

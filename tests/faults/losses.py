@@ -17,11 +17,16 @@ from faults.runs import Edited, Runs
 Change = Callable[[Trajectory], dict[str, Any]]
 
 
-def edit(change: Change, *, recipe: bool = True, control: bool = False, seeds: tuple[int, ...] = (0, 1, 2)) -> Callable[[Runs], Runs]:
+def edit(
+    change: Change, *, recipe: bool = True, control: bool = False, seeds: tuple[int, ...] = (0, 1, 2)
+) -> Callable[[Runs], Runs]:
     """A plant that replaces fields in the runs of the recipe or of the control."""
 
     def plant(runs: Runs) -> Runs:
-        return [r.model_copy(update=change(r)) if r.seed in seeds and (control if r.cell.is_control else recipe) else r for r in runs]
+        return [
+            r.model_copy(update=change(r)) if r.seed in seeds and (control if r.cell.is_control else recipe) else r
+            for r in runs
+        ]
 
     return plant
 
@@ -45,7 +50,10 @@ def _other_batches(runs: Runs) -> Runs:
     """The recipe's runs had the batches of another seed."""
     mine = {r.seed: r for r in runs if not r.cell.is_control}
     fields = ("loss", "grad_norm", "validation")
-    return [r if r.cell.is_control else r.model_copy(update={f: getattr(mine[(r.seed + 1) % 3], f) for f in fields}) for r in runs]
+    return [
+        r if r.cell.is_control else r.model_copy(update={f: getattr(mine[(r.seed + 1) % 3], f) for f in fields})
+        for r in runs
+    ]
 
 
 def _same_as_bf16(runs: Runs) -> Runs:
@@ -133,9 +141,22 @@ FAULTS = (
         edit(lambda r: {"validation": [*r.validation[:-1], (r.steps - 1, math.nan)]}, seeds=(2,)),
         "seed 2 has a non-finite validation loss",
     ),
-    fault("targets leak in a recipe", Kind.MODEL, edit(_times(0.5, 40)), TOO_GOOD, blame=Blame.RECIPE_MOVED, place="first out"),
     fault(
-        "targets leak in every run", Kind.MODEL, edit(_times(0.5, 40), control=True), "", "drift", Blame.FRAMEWORK_NOT_RECIPE, "first out"
+        "targets leak in a recipe",
+        Kind.MODEL,
+        edit(_times(0.5, 40)),
+        TOO_GOOD,
+        blame=Blame.RECIPE_MOVED,
+        place="first out",
+    ),
+    fault(
+        "targets leak in every run",
+        Kind.MODEL,
+        edit(_times(0.5, 40), control=True),
+        "",
+        "drift",
+        Blame.FRAMEWORK_NOT_RECIPE,
+        "first out",
     ),
     fault(
         "targets leak in BF16",
@@ -175,17 +196,17 @@ FAULTS = (
         "losses equal BF16's to the bit",
         Kind.RECIPE,
         _same_as_bf16,
-        "the losses equal BF16's to the bit: nothing was quantised",
+        "the losses equal BF16's to the bit: nothing was quantized",
         source="torchtitan, NeMo AutoModel",
     ),
     changed(
-        "quantisation lost after the first validation",
+        "quantization lost after the first validation",
         Kind.RECIPE,
         edit(_probed(math.inf, math.inf)),
         "its gradient had an SQNR of 25.0 dB to BF16's in step 10 and is equal to BF16's in step 299",
     ),
     changed(
-        "nothing quantised in a run with other kernels than BF16's",
+        "nothing quantized in a run with other kernels than BF16's",
         Kind.RECIPE,
         edit(_probed(70.0, 65.0, early=72.0)),
         "the gradient is BF16's in steps 10 and 299",
@@ -203,16 +224,16 @@ FAULTS = (
         "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 299",
     ),
     fault(
-        "optimiser with another beta2",
+        "optimizer with another beta2",
         Kind.FRAMEWORK,
         edit(lambda r: {"hyperparameters": {"beta2": (0.95, 0.9)}}),
-        "the optimiser has beta2 0.9, and the schedule asks for 0.95",
+        "the optimizer has beta2 0.9, and the schedule asks for 0.95",
     ),
     fault(
-        "optimiser of BF16 with another beta2",
+        "optimizer of BF16 with another beta2",
         Kind.FRAMEWORK,
         edit(lambda r: {"hyperparameters": {"beta2": (0.95, 0.9)}}, recipe=False, control=True),
-        "BF16, seed 0: the optimiser has beta2 0.9",
+        "BF16, seed 0: the optimizer has beta2 0.9",
         blame=Blame.FRAMEWORK,
     ),
 )

@@ -1,4 +1,4 @@
-"""Faults of the model, the loss, the optimiser and the data. The canary names the place; recorded runs say what the losses show."""
+"""Faults of the model, the loss, the optimizer and the data. The canary names the place; recorded runs say what the losses show."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ def _standard(fault: Variant) -> Fault:
         (
             Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
             Finding(RecordedBF16(), "first out", Blame.FRAMEWORK_MOVED, "drift"),
-            Finding(RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_MOVED),
+            Finding(
+                RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_MOVED
+            ),
         ),
     )
 
@@ -54,8 +56,8 @@ def seen_by(look: Look, place: str) -> tuple[Finding, ...]:
     return (Finding(look, place, Blame.FRAMEWORK),)
 
 
-def optimiser(**changes: object) -> Variant:
-    """Other settings of the optimiser. Weight decay changes only where there is some."""
+def optimizer(**changes: object) -> Variant:
+    """Other settings of the optimizer. Weight decay changes only where there is some."""
 
     def plant(parts: Parts) -> Parts:
         for group in parts.optimizer.adamw.param_groups:
@@ -66,7 +68,9 @@ def optimiser(**changes: object) -> Variant:
 
 
 def schedule(**changes: Any) -> Variant:
-    return Variant("", "", lambda parts: dataclasses.replace(parts, schedule=dataclasses.replace(parts.schedule, **changes)))
+    return Variant(
+        "", "", lambda parts: dataclasses.replace(parts, schedule=dataclasses.replace(parts.schedule, **changes))
+    )
 
 
 def loss(of: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Variant:
@@ -74,16 +78,26 @@ def loss(of: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Variant:
 
 
 def _hyper(name: str, place: str, plant: Variant) -> Fault:
-    return Fault(f"{name} of the optimiser", Kind.FRAMEWORK, "made up", plant, seen_by(Canary(("update scale", "update direction")), place))
+    return Fault(
+        f"{name} of the optimizer",
+        Kind.FRAMEWORK,
+        "made up",
+        plant,
+        seen_by(Canary(("update scale", "update direction")), place),
+    )
 
 
 def norms_in_bf16(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RMSNorm, "forward", lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight)
+    patch.setattr(
+        RMSNorm, "forward", lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+    )
 
 
 def larger_weights(patch: pytest.MonkeyPatch) -> None:
     build = models.build
-    patch.setattr(models, "build", lambda c, seed, **kw: build(dataclasses.replace(c, init_std=c.init_std * 1.01), seed, **kw))
+    patch.setattr(
+        models, "build", lambda c, seed, **kw: build(dataclasses.replace(c, init_std=c.init_std * 1.01), seed, **kw)
+    )
 
 
 def other_tokens(patch: pytest.MonkeyPatch) -> None:
@@ -140,10 +154,10 @@ def _second_lost(parts: Parts) -> Parts:
 
 FAULTS = (
     *map(_standard, variants.FAULTS),
-    _hyper("beta1", "update direction @ embedding.weight", optimiser(betas=(0.88, 0.95))),
-    _hyper("beta2", "update scale @ layers.0.attention_norm.weight", optimiser(betas=(0.9, 0.93))),
-    _hyper("eps", "update scale @ embedding.weight", optimiser(eps=1.1e-4)),
-    _hyper("weight decay", "update scale @ embedding.weight", optimiser(weight_decay=1.05)),
+    _hyper("beta1", "update direction @ embedding.weight", optimizer(betas=(0.88, 0.95))),
+    _hyper("beta2", "update scale @ layers.0.attention_norm.weight", optimizer(betas=(0.9, 0.93))),
+    _hyper("eps", "update scale @ embedding.weight", optimizer(eps=1.1e-4)),
+    _hyper("weight decay", "update scale @ embedding.weight", optimizer(weight_decay=1.05)),
     _hyper("clip", "update direction @ embedding.weight", schedule(clip=0.103)),
     _hyper("warmup", "update scale @ embedding.weight", schedule(warmup=1)),
     Fault(
@@ -168,9 +182,23 @@ FAULTS = (
         larger_weights,
         seen_by(Canary(), "weight scale @ layers.0.attention.q_proj.weight"),
     ),
-    Fault("another order of tokens", Kind.FRAMEWORK, "made up", other_tokens, seen_by(Canary(), "batch checksum @ step 0")),
-    Fault("other validation windows", Kind.FRAMEWORK, "made up", other_validation, seen_by(Canary(), "batch checksum @ validation")),
-    Fault("another activation", Kind.MODEL, "made up", _activation, seen_by(Canary(), "output scale @ layers.0.mlp.down_proj")),
+    Fault(
+        "another order of tokens", Kind.FRAMEWORK, "made up", other_tokens, seen_by(Canary(), "batch checksum @ step 0")
+    ),
+    Fault(
+        "other validation windows",
+        Kind.FRAMEWORK,
+        "made up",
+        other_validation,
+        seen_by(Canary(), "batch checksum @ validation"),
+    ),
+    Fault(
+        "another activation",
+        Kind.MODEL,
+        "made up",
+        _activation,
+        seen_by(Canary(), "output scale @ layers.0.mlp.down_proj"),
+    ),
     Fault(
         "attention without a mask",
         Kind.MODEL,
@@ -178,7 +206,13 @@ FAULTS = (
         Variant("", "", _everywhere),
         seen_by(Canary(), "output scale @ layers.0.attention.o_proj"),
     ),
-    Fault("last token without a loss", Kind.MODEL, "made up", loss(_last_lost), seen_by(Canary(), "loss @ initial weights")),
+    Fault(
+        "last token without a loss",
+        Kind.MODEL,
+        "made up",
+        loss(_last_lost),
+        seen_by(Canary(), "loss @ initial weights"),
+    ),
     Fault("targets not shifted", Kind.MODEL, "made up", loss(_leaked), seen_by(Canary(), "loss @ initial weights")),
     Fault(
         "every second microbatch lost",

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fp8parity.checks import experts, places
 from fp8parity.numerics.emulation import EmulatedLinear, Prepared
-from fp8parity.numerics.scaling import quantise
+from fp8parity.numerics.scaling import quantize
 from fp8parity.numerics.spec import PLAIN
 from fp8parity.recipes import RECIPES
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
@@ -40,7 +40,7 @@ def converted(change: Change, module: Any = places) -> Plant:
     return plant
 
 
-def not_quantised(place: str) -> Change:
+def not_quantized(place: str) -> Change:
     """A layer of the right class and spec that hands its operands on as they came."""
 
     def change(model: nn.Module) -> None:
@@ -52,10 +52,10 @@ def not_quantised(place: str) -> Change:
 
 
 def rounded(x: Tensor) -> Tensor:
-    return x + (quantise(x.detach().flatten(0, -2), SPEC.fprop_x).dequantise().to(x.dtype).view(x.shape) - x).detach()
+    return x + (quantize(x.detach().flatten(0, -2), SPEC.fprop_x).dequantize().to(x.dtype).view(x.shape) - x).detach()
 
 
-def quantised(place: str) -> Change:
+def quantized(place: str) -> Change:
     """A plain linear whose forward pass rounds its weight and its input to E4M3."""
 
     def change(model: nn.Module) -> None:
@@ -70,7 +70,7 @@ def quantised(place: str) -> Change:
     return change
 
 
-def neighbours_scale(name: str) -> Plant:
+def neighbors_scale(name: str) -> Plant:
     """The operand ``name`` of an expert is read with the scale of the expert before it."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
@@ -124,19 +124,29 @@ def placed(name: str, change: Change, place: str, words: str = "") -> Fault:
 
 
 def of_experts(name: str, plant: Plant, place: str) -> Fault:
-    return Fault(name, Kind.RECIPE, "made up", plant, (Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE),))
+    return Fault(
+        name,
+        Kind.RECIPE,
+        "made up",
+        plant,
+        (Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE),),
+    )
 
 
 FAULTS = (
-    placed("a layer that should be quantised is not", not_quantised("layers.0.mlp.up_proj"), "misplaced fprop @ layers.0.mlp.up_proj"),
     placed(
-        "a layer that should be in BF16 is quantised",
-        quantised("layers.1.mlp.up_proj"),
+        "a layer that should be quantized is not",
+        not_quantized("layers.0.mlp.up_proj"),
+        "misplaced fprop @ layers.0.mlp.up_proj",
+    ),
+    placed(
+        "a layer that should be in BF16 is quantized",
+        quantized("layers.1.mlp.up_proj"),
         "misplaced wgrad @ layers.1.mlp.up_proj",
         "fprop of layers.1.mlp.up_proj has",
     ),
-    of_experts("weights with a neighbour expert's scale", neighbours_scale("fprop_w"), "dgrad expert gain @ expert 3"),
-    of_experts("gradients with a neighbour expert's scale", neighbours_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
+    of_experts("weights with a neighbor expert's scale", neighbors_scale("fprop_w"), "dgrad expert gain @ expert 3"),
+    of_experts("gradients with a neighbor expert's scale", neighbors_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
     of_experts("gradient of an idle expert not written", unwritten_gradient, "idle result @ wgrad"),
     of_experts("an expert stays in BF16", converted(expert_in_bf16, experts), "fprop expert sqnr @ expert 3"),
 )

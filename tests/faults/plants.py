@@ -1,4 +1,4 @@
-"""What goes wrong in a quantiser or a GEMM. Each function returns a plant: it changes attributes through pytest's monkeypatch."""
+"""What goes wrong in a quantizer or a GEMM. Each function returns a plant: it changes attributes through pytest's monkeypatch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUND, GEMM, PREPARE, TILE, TILES = (
     emulation.gemm,
     emulation.prepare,
     scaling.tile,
-    scaling.quantise_tiles,
+    scaling.quantize_tiles,
 )
 
 
@@ -54,7 +54,7 @@ def method(cls: type, name: str, change: Callable[[Callable[..., Any]], Callable
 
 
 def grid(to_grid: Callable[[Tensor, Format], Tensor], *, stochastic: bool = False) -> Plant:
-    """A quantiser that rounds saturated values in this way. Stochastic operands are as before, or with ``stochastic`` they alone change."""
+    """A quantizer that rounds saturated values in this way. Stochastic operands are as before, or with ``stochastic`` they alone change."""
 
     def changed(x: Tensor, fmt: Format, *, saturate: bool = True, noise: Tensor | None = None) -> Tensor:
         if (noise is not None) != stochastic:
@@ -65,7 +65,7 @@ def grid(to_grid: Callable[[Tensor, Format], Tensor], *, stochastic: bool = Fals
 
 
 def rounding(integer: Callable[[Tensor], Tensor]) -> Plant:
-    """A quantiser that turns values, in units of the last bit, into integers in this way."""
+    """A quantizer that turns values, in units of the last bit, into integers in this way."""
 
     def to_grid(x: Tensor, fmt: Format) -> Tensor:
         clamped = x.clamp(-fmt.max, fmt.max)
@@ -107,7 +107,7 @@ def short_accumulator(bits: int) -> Plant:
     return lambda patch: patch.setattr(emulation, "gemm", gemm)
 
 
-def unquantised(patch: pytest.MonkeyPatch) -> None:
+def unquantized(patch: pytest.MonkeyPatch) -> None:
     """Silent BF16: the operand is handed on as it came."""
     patch.setattr(EmulatedLinear, "operand", lambda self, name, x: (x, torch.ones(())))
 
@@ -163,7 +163,7 @@ def decoded_by(change: Callable[[Tensor], Tensor]) -> Plant:
         values, scale, decode, *rest = TILES(*a)
         return values, scale, change(decode), *rest
 
-    return lambda patch: patch.setattr(scaling, "quantise_tiles", tiles)
+    return lambda patch: patch.setattr(scaling, "quantize_tiles", tiles)
 
 
 def amax_of_a_part(patch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def amax_of_a_part(patch: pytest.MonkeyPatch) -> None:
             scale = SCALE_RULES[op.scale](half, scaling.FORMATS[op.format]).reshape(())
         return TILES(x, op, scale, noise)
 
-    patch.setattr(scaling, "quantise_tiles", tiles)
+    patch.setattr(scaling, "quantize_tiles", tiles)
 
 
 def racing(share: float) -> Plant:

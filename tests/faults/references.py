@@ -85,7 +85,9 @@ def _golden_file(change: Callable[[Path], object]) -> Plant:
 
 
 def _last_loss(value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
-    return lambda g: g.model_copy(update={"seeds": [s.model_copy(update={"loss": [*s.loss[:-1], value]}) for s in g.seeds]})
+    return lambda g: g.model_copy(
+        update={"seeds": [s.model_copy(update={"loss": [*s.loss[:-1], value]}) for s in g.seeds]}
+    )
 
 
 def _scheduled(name: str, value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
@@ -114,7 +116,10 @@ def compare(folder: Path, make: Make, *, lost: Callable[[Any], bool] = lambda r:
 
 def _metric_lost(folder: Path, make: Make) -> list[str]:
     """The new version measures one number less."""
-    values = [Measurement(metric=f"fprop {what}", where="gaussian", value=value) for what, value in (("sqnr", 28.5), ("gain", -0.001))]
+    values = [
+        Measurement(metric=f"fprop {what}", where="gaussian", value=value)
+        for what, value in (("sqnr", 28.5), ("gain", -0.001))
+    ]
     new = make().provenance.model_copy(update={"packages": {"torch": "9"}})
     old = save(folder / "old", [number(make, 28.5, values=values)])
     later = save(folder / "new", [number(make, 28.5, values=values[:1], provenance=new)])
@@ -122,7 +127,12 @@ def _metric_lost(folder: Path, make: Make) -> list[str]:
 
 
 GOLDENS = (
-    fault("golden of another schedule", _golden(lambda g: g.model_copy(update={"spec_hash": "other"})), 1, ("stale", "spec hash")),
+    fault(
+        "golden of another schedule",
+        _golden(lambda g: g.model_copy(update={"spec_hash": "other"})),
+        1,
+        ("stale", "spec hash"),
+    ),
     fault(
         "golden of another corpus",
         _golden(lambda g: g.model_copy(update={"fingerprint": "other"})),
@@ -130,9 +140,24 @@ GOLDENS = (
         ("stale", "corpus or its tokeniser changed"),
     ),
     fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework moved"),
-    fault("golden with an infinite last loss", _golden(_last_loss(math.inf)), 2, ("micro-topics.json: key seeds.0.loss.299", "finite")),
-    fault("golden with a last loss of NaN", _golden(_last_loss(math.nan)), 2, ("micro-topics.json: key seeds.0.loss.299", "finite")),
-    fault("golden with a tail of -5", _golden(_scheduled("tail", -5)), 2, "micro-topics.json: schedule: tail is -5; it is a whole number"),
+    fault(
+        "golden with an infinite last loss",
+        _golden(_last_loss(math.inf)),
+        2,
+        ("micro-topics.json: key seeds.0.loss.299", "finite"),
+    ),
+    fault(
+        "golden with a last loss of NaN",
+        _golden(_last_loss(math.nan)),
+        2,
+        ("micro-topics.json: key seeds.0.loss.299", "finite"),
+    ),
+    fault(
+        "golden with a tail of -5",
+        _golden(_scheduled("tail", -5)),
+        2,
+        "micro-topics.json: schedule: tail is -5; it is a whole number",
+    ),
     fault("golden with an empty tail", _golden(_scheduled("tail", 0)), 2, "schedule: tail is 0"),
     fault(
         "golden of an unknown schema",
@@ -140,18 +165,42 @@ GOLDENS = (
         2,
         "micro-topics.json: key schema_version: schema 2 is unknown; this fp8parity reads schema 1",
     ),
-    fault("golden with a step too few", _golden(_scheduled("steps", 299)), 2, "seeds.0 has 300 losses; the schedule has 299 steps"),
-    fault("golden of another model", _golden(lambda g: g.model_copy(update={"model": "mini"})), 2, "is of mini on topics; rename it"),
+    fault(
+        "golden with a step too few",
+        _golden(_scheduled("steps", 299)),
+        2,
+        "seeds.0 has 300 losses; the schedule has 299 steps",
+    ),
+    fault(
+        "golden of another model",
+        _golden(lambda g: g.model_copy(update={"model": "mini"})),
+        2,
+        "is of mini on topics; rename it",
+    ),
     fault(
         "golden whose seeds are one seed",
-        _golden(lambda g: g.model_copy(update={"seeds": [s.model_copy(update={"seed": i}) for i, s in enumerate(g.seeds[:1] * 8)]})),
+        _golden(
+            lambda g: g.model_copy(
+                update={"seeds": [s.model_copy(update={"seed": i}) for i, s in enumerate(g.seeds[:1] * 8)]}
+            )
+        ),
         2,
         "seeds: two of them start from the initial weights",
     ),
-    fault("golden with a spread of NaN", _golden(_spread(tail_sd=math.nan)), 2, "micro-topics.json: key spreads.0.tail_sd: "),
-    fault("golden with a spread that nothing can leave", _golden(_spread(loss=[1.0] * 30)), 2, "key spreads.0.loss.0: "),
     fault(
-        "golden with a spread wider than its windows", _golden(_spread(tail_sd=0.01)), 2, "tail_sd 0.01 does not follow from its windows"
+        "golden with a spread of NaN",
+        _golden(_spread(tail_sd=math.nan)),
+        2,
+        "micro-topics.json: key spreads.0.tail_sd: ",
+    ),
+    fault(
+        "golden with a spread that nothing can leave", _golden(_spread(loss=[1.0] * 30)), 2, "key spreads.0.loss.0: "
+    ),
+    fault(
+        "golden with a spread wider than its windows",
+        _golden(_spread(tail_sd=0.01)),
+        2,
+        "tail_sd 0.01 does not follow from its windows",
     ),
     fault(
         "golden edited by hand",
@@ -187,13 +236,26 @@ GOLDENS = (
         ("policy.toml:", "[[loss]] key margin"),
     ),
     fault("policy lost", lambda f, make: judge(f, [number(make, 28.5)], f), 2, "policy.toml: cannot be read"),
-    fault("known failure that has expired", _known(24.0, "2026-01-01"), 1, "expired on 2026-01-01: recipe te-current, gemm"),
+    fault(
+        "known failure that has expired",
+        _known(24.0, "2026-01-01"),
+        1,
+        "expired on 2026-01-01: recipe te-current, gemm",
+    ),
     fault("known failure that passes", _known(28.5, "2999-01-01"), 1, "is green now"),
     fault("known failure with another status", _known(24.0, "2999-01-01", "inconclusive"), 1, "24 is below ["),
 )
 UPGRADES = (
-    fault("regression of an upgrade", partial(compare, recipe=0.02), 1, "te-current-nano-emulated", "fp8parity compare"),
-    fault("seed lost in an upgrade", partial(compare, seeds=2), 2, "missing: te-current-nano-emulated seed2 (in NEW)", "fp8parity compare"),
+    fault(
+        "regression of an upgrade", partial(compare, recipe=0.02), 1, "te-current-nano-emulated", "fp8parity compare"
+    ),
+    fault(
+        "seed lost in an upgrade",
+        partial(compare, seeds=2),
+        2,
+        "missing: te-current-nano-emulated seed2 (in NEW)",
+        "fp8parity compare",
+    ),
     fault(
         "cell lost in an upgrade",
         partial(compare, lost=lambda r: r.cell.recipe == "te-current"),

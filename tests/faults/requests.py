@@ -64,12 +64,19 @@ def _fault(
 
 BF16 = ("--recipe", "bf16")
 FAULTS = (
-    _fault("recipe that nobody knows", ("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"),
+    _fault(
+        "recipe that nobody knows", ("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"
+    ),
     _fault("model that nobody knows", ("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
     _fault("one seed", ("--seeds", "1"), 4, "at least two different seeds"),
     _fault("seeds that are no numbers", ("--seeds", "a"), 4, "takes a count (5) or a list"),
     _fault("corpus that nobody knows", ("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
-    _fault("nothing ran", ("-m", "b200"), 1, "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is"),
+    _fault(
+        "nothing ran",
+        ("-m", "b200"),
+        1,
+        "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is",
+    ),
     _fault(
         "required cells that did not run",
         ("--recipe", "te-current", "--parity-resume", "--require", "te-current-*-native", "--require", "x-*"),
@@ -79,7 +86,13 @@ FAULTS = (
     ),
     _fault("no golden", BF16, 1, ("no-golden", "--golden-update")),
     _fault("golden recorded in CI", ("--golden-update",), 4, "CI never records goldens", absent="*.json", CI="true"),
-    _fault("golden of two seeds", ("--golden-update", "--seeds", "2"), 1, "2 seeds; golden/policy.toml asks for 3", absent="*.json"),
+    _fault(
+        "golden of two seeds",
+        ("--golden-update", "--seeds", "2"),
+        1,
+        "2 seeds; golden/policy.toml asks for 3",
+        absent="*.json",
+    ),
     _fault(
         "golden of uncommitted code",
         ("--golden-update", "--seeds", "3"),

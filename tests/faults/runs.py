@@ -121,7 +121,9 @@ def one_step(recipe: str, seed: int = 0, steps: int = 1) -> Trajectory:
     preset = presets()["tiny"]
     schedule = replace(preset.schedule, steps=steps, tail=min(steps, preset.schedule.tail), validation_rows=4)
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
-    return loop.train(preset.model, recipes.get(recipe), execution, schedule, corpus.load("topics"), seed, device=torch.device("cpu"))
+    return loop.train(
+        preset.model, recipes.get(recipe), execution, schedule, corpus.load("topics"), seed, device=torch.device("cpu")
+    )
 
 
 def first_gradients(made: Trajectory) -> FirstStep | None:

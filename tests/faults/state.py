@@ -82,7 +82,7 @@ def _with(contexts: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def recomputed_in_bf16(patch: pytest.MonkeyPatch) -> None:
-    """Recompute leaves the recipe's region: its forward pass has no quantised operand."""
+    """Recompute leaves the recipe's region: its forward pass has no quantized operand."""
     outside: list[bool] = []
 
     @contextmanager
@@ -118,7 +118,10 @@ FAULTS = (
         Kind.STATE,
         "torchtitan 698",
         method(DelayedScale, "update", lambda f: lambda self, amax: None),
-        (*state("te-delayed", "accumulated sqnr"), Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE)),
+        (
+            *state("te-delayed", "accumulated sqnr"),
+            Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE),
+        ),
     ),
     Fault(
         "amax of gradients never recorded",
@@ -148,8 +151,20 @@ FAULTS = (
         lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", plain_checkpoint),
         state("te-delayed", "recompute difference"),
     ),
-    Fault("recompute in BF16", Kind.STATE, "TE 1568, 3284", recomputed_in_bf16, state("te-current", "recompute difference")),
-    Fault("recompute keeps scales by reference", Kind.STATE, "TE 1723", kept_by_reference, state("te-delayed", "recompute difference")),
+    Fault(
+        "recompute in BF16",
+        Kind.STATE,
+        "TE 1568, 3284",
+        recomputed_in_bf16,
+        state("te-current", "recompute difference"),
+    ),
+    Fault(
+        "recompute keeps scales by reference",
+        Kind.STATE,
+        "TE 1723",
+        kept_by_reference,
+        state("te-delayed", "recompute difference"),
+    ),
     Fault(
         "transposed store wrong in some calls",
         Kind.STATE,

@@ -10,26 +10,26 @@ import pytest
 import torch
 from fp8parity.checks.short_run import ShortRun, difference
 from fp8parity.numerics import prng
-from fp8parity.numerics.quantised_weights import PARTS, QuantisedWeight
-from fp8parity.numerics.scaling import quantise
-from fp8parity.numerics.spec import BF16, DEQUANTISED, LinearSpec
+from fp8parity.numerics.quantized_weights import PARTS, QuantizedWeight
+from fp8parity.numerics.scaling import quantize
+from fp8parity.numerics.spec import BF16, DEQUANTIZED, LinearSpec
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.placed import QUANTISED_WEIGHTS, Rule
+from fp8parity.recipes.placed import QUANTIZED_WEIGHTS, Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
 
 pytestmark = pytest.mark.usefixtures("eager")
 KEPT = ("te-current", "te-block", "te-block-fp32", "te-mxfp8", "te-nvfp4", "te-current-backward-dequantized")
-OPTION = ((QUANTISED_WEIGHTS, True),)
+OPTION = ((QUANTIZED_WEIGHTS, True),)
 
 
 def matrix(stream: int = 1) -> torch.Tensor:
     return prng.normal(stream, 160 * 128).view(160, 128)
 
 
-def weight(recipe: str) -> QuantisedWeight:
-    return QuantisedWeight.of(matrix().bfloat16(), RECIPES[recipe].linear)
+def weight(recipe: str) -> QuantizedWeight:
+    return QuantizedWeight.of(matrix().bfloat16(), RECIPES[recipe].linear)
 
 
 def parts(w: torch.Tensor) -> list[torch.Tensor]:
@@ -37,16 +37,16 @@ def parts(w: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("recipe", KEPT)
-def test_a_weight_stands_for_what_the_quantiser_gives(recipe):
+def test_a_weight_stands_for_what_the_quantizer_gives(recipe):
     w, spec = weight(recipe), RECIPES[recipe].linear
-    wanted = quantise(matrix().bfloat16(), spec.fprop_w).dequantise()
+    wanted = quantize(matrix().bfloat16(), spec.fprop_w).dequantize()
     torch.testing.assert_close(w.dequantize(dtype=torch.float32), wanted, rtol=1e-6, atol=0)
     assert w.dtype == torch.bfloat16
     assert torch.equal(w + 0, w.dequantize())
     (_, _), (data, outer) = w.prepared()
     back = (data.float() * outer).T
-    if spec.dgrad_w.quantised:
-        wanted = quantise(matrix().bfloat16().T.contiguous(), spec.dgrad_w).dequantise().T
+    if spec.dgrad_w.quantized:
+        wanted = quantize(matrix().bfloat16().T.contiguous(), spec.dgrad_w).dequantize().T
         torch.testing.assert_close(back, wanted, rtol=1e-6, atol=0)
     else:
         assert torch.equal(back, w.dequantize().float())
@@ -68,16 +68,16 @@ def test_codes_and_scales_survive_copies_and_files(recipe):
     file = io.BytesIO()
     torch.save({"w": w}, file)
     file.seek(0)
-    fresh = QuantisedWeight.of(matrix(2).bfloat16(), RECIPES[recipe].linear)
+    fresh = QuantizedWeight.of(matrix(2).bfloat16(), RECIPES[recipe].linear)
     fresh.copy_(w.detach())
     for other in (torch.load(file, weights_only=False)["w"], copy.deepcopy(w), w.detach().clone(), fresh):
-        assert isinstance(other, QuantisedWeight)
+        assert isinstance(other, QuantizedWeight)
         assert all(torch.equal(a, b) for a, b in zip(parts(w), parts(other), strict=True))
-        assert "QuantisedWeight(" in repr(other)
+        assert "QuantizedWeight(" in repr(other)
 
 
 def test_delayed_scales_are_refused():
-    with pytest.raises(ValueError, match="keeps no quantised weights with delayed scales; use native execution"):
+    with pytest.raises(ValueError, match="keeps no quantized weights with delayed scales; use native execution"):
         weight("te-delayed")
 
 
@@ -93,16 +93,18 @@ def test_the_first_step_is_that_of_plain_weights(session, recipe):
     assert 0 < steps[1] < 0.1
 
 
-def test_a_rule_says_where_weights_are_kept_quantised():
-    recipe = replace(RECIPES["te-current"], rules=(Rule(blocks=(1,), linear=RECIPES["te-current"].linear, options=OPTION),))
+def test_a_rule_says_where_weights_are_kept_quantized():
+    recipe = replace(
+        RECIPES["te-current"], rules=(Rule(blocks=(1,), linear=RECIPES["te-current"].linear, options=OPTION),)
+    )
     converted = apply(models.build(presets()["tiny"].model, 0), recipe, Execution.EMULATED, tokens=512)
-    kept = {m.fqn for m in converted.inventory if m.kind == "QuantisedWeightLinear"}
+    kept = {m.fqn for m in converted.inventory if m.kind == "QuantizedWeightLinear"}
     assert {fqn.split(".")[1] for fqn in kept} == {"1"}
-    assert kept == {m.fqn for m in converted.inventory if m.config.endswith("; quantised weights")}
+    assert kept == {m.fqn for m in converted.inventory if m.config.endswith("; quantized weights")}
     assert set(converted.initial) == {f"{fqn}.weight" for fqn in kept}
 
 
-def test_only_operands_that_fprop_quantised_can_be_dequantised():
-    assert LinearSpec(dgrad_w=DEQUANTISED).dgrad_w != BF16
-    with pytest.raises(ValueError, match="dgrad_dy: only dgrad_w and wgrad_x can be dequantised"):
-        LinearSpec(dgrad_dy=DEQUANTISED)
+def test_only_operands_that_fprop_quantized_can_be_dequantized():
+    assert LinearSpec(dgrad_w=DEQUANTIZED).dgrad_w != BF16
+    with pytest.raises(ValueError, match="dgrad_dy: only dgrad_w and wgrad_x can be dequantized"):
+        LinearSpec(dgrad_dy=DEQUANTIZED)
