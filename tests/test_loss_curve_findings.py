@@ -98,6 +98,15 @@ def test_bf16_is_held_to_the_band_of_its_replicas(golden: Golden, run: Make):
     assert (found.faults, found.beside, found.first_out) == (found.control, {}, 80)
 
 
+def test_gaps_of_a_band_are_to_the_mean_of_run_and_replicas(golden: Golden, run: Make):
+    seed = golden.seeds[SEEDS[0]]
+    made = run("te-current", seed.seed, 10, RISING)
+    found = loss_curves.judge_curves([made], [run(seed=seed.seed)], [seed], golden, ROW).band
+    mean = np.mean([seed.loss, *(r.loss for r in seed.replicas)], axis=0).reshape(-1, found.window).mean(1)
+    assert seed.replicas
+    assert found.gaps == {seed.seed: pytest.approx(np.reshape(made.loss, (-1, found.window)).mean(1) / mean - 1)}
+
+
 def test_the_interval_of_a_trend_is_shared_among_the_looks(bare: Golden, run: Make):
     """With three looks, the error probability of each is a third."""
     row = LossRow(margin=0.001, seeds=(3, 5, 8), min_step_band=0.05, window=8, why="a made-up row")

@@ -9,7 +9,7 @@ from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, Policy
-from fp8parity.judging.verdict import StepBand, Verdict
+from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from narrowed import some
 
@@ -216,35 +216,3 @@ def test_the_first_step_is_told_with_its_numbers(norms, status, headline, moved,
     text = f"gradient norm {odd or EVEN}, expected 0.9900 to 1.0100, seed 0"
     assert some(found.loss).odd_start == (text if odd else None)
     assert dict(found.lines)["first step"] == f"{text} (a made-up bound)"
-
-
-def test_every_line_of_a_recipe_and_of_bf16():
-    controls = runs("bf16", (0.0001, -0.0001, 0.0))
-    gap, own = "+0.013% [-0.104%, +0.131%]", "+0.000% [-0.025%, +0.025%]"
-    first, last = (
-        ("golden", "nano on topics, 8 seeds, torch 0, d"),
-        "no rule limits the first gradient norm of {} on nano",
-    )
-    recipe, bf16 = judged(runs("te-current", SOUND), controls), judged(controls, controls, bf16_margin=0.002)
-    assert recipe.lines == [
-        ("tail gap", f"{gap} of BF16, 3 seeds, 95.0% interval; margin 0.50% (a made-up row)"),
-        ("to control", "+0.013% [-0.081%, +0.107%]"),
-        ("control", f"BF16 this session vs golden {own}: neither moved beyond the margin"),
-        ("validation", gap),
-        first,
-        ("not measured", last.format("te-current")),
-    ]
-    assert bf16.lines == [
-        ("tail gap", f"{own} of BF16, 3 seeds, 95.0% interval; margin 0.20% (a made-up row)"),
-        ("to control", "-"),
-        ("control", f"BF16 this session vs golden {own}: the framework has not moved"),
-        ("validation", own),
-        first,
-        ("not measured", last.format("bf16")),
-    ]
-    stored = some(recipe.loss)
-    assert (stored.margin, stored.seeds, stored.unmeasured) == (0.005, [0, 1, 2], [last.format("te-current")])
-    assert (some(stored.gap).text, some(stored.gap).n, stored.band) == (gap, 3, StepBand(window=4, half=[0.015] * 3))
-    assert (some(stored.gap).mean, some(stored.gap).low, some(stored.gap).high) == pytest.approx(
-        (0.000133, -0.001041, 0.001307), abs=1e-6
-    )
