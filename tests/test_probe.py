@@ -95,7 +95,7 @@ def test_what_begins_after_the_first_validation_is_red(change, words, eager, mon
     """The losses pass: that of BF16 lies in any band that is made for FP8."""
     monkeypatch.setitem(SCALE_RULES, "broken", lambda amax, fmt: 2.0**-16 * SCALE_RULES["te-fp32"](amax, fmt))
     found = judged(after(8, change))
-    assert (found.status, some(found.loss).moved) == ("fail", "the recipe moved, not the framework")
+    assert (found.status, some(found.loss).moved) == ("fail", "the recipe changed, not the framework")
     assert re.fullmatch(words, found.headline), found.message()
     assert [f.metric for f in found.failing] == ["arithmetic"]
 

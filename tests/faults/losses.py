@@ -83,7 +83,7 @@ def fault(
     return Fault(name, kind, source, plant, (Finding(Edited(recipe), place, blame, status, words=words),))
 
 
-changed = partial(fault, blame=Blame.RECIPE_MOVED, place="arithmetic")
+changed = partial(fault, blame=Blame.RECIPE_CHANGED, place="arithmetic")
 """A fault that the gradient of a later step shows."""
 
 
@@ -146,7 +146,7 @@ FAULTS = (
         Kind.MODEL,
         edit(_times(0.5, 40)),
         TOO_GOOD,
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="first out",
     ),
     fault(
@@ -155,7 +155,7 @@ FAULTS = (
         edit(_times(0.5, 40), control=True),
         "",
         "drift",
-        Blame.FRAMEWORK_NOT_RECIPE,
+        Blame.FRAMEWORK_CHANGED,
         "first out",
     ),
     fault(
@@ -164,7 +164,7 @@ FAULTS = (
         edit(_times(0.5, 40), control=True),
         "",
         "drift",
-        Blame.FRAMEWORK_MOVED,
+        Blame.FRAMEWORK_CHANGED,
         "first out",
         recipe="bf16",
     ),
@@ -173,7 +173,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         _other_batches,
         "the gradient of the first step is not the one that this recipe gives",
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="first out",
     ),
     fault(
@@ -181,7 +181,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         edit(lambda r: {"loss": [*r.loss[:60], *r.loss[50:-10]]}),
         "the loss left the step band",
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="first out",
     ),
     fault(
@@ -189,7 +189,7 @@ FAULTS = (
         Kind.RECIPE,
         edit(_times(1.01)),
         "the gap to BF16 is outside the margin",
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="tail gap",
     ),
     fault(
