@@ -106,9 +106,14 @@ def test_new_file_never_replaces_another(tmp_path, monkeypatch, links, exists):
 
 def test_folder_is_whole_or_absent(tmp_path):
     place = tmp_path / "a" / "set"
-    with pytest.raises(ZeroDivisionError), atomic.folder(place) as made:
-        (made / "a").write_text("a")
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with atomic.folder(place) as made:
+            (made / "a").write_text("a")
+            kill()
+
+    with pytest.raises(Killed):
+        fail()
     assert list(place.parent.iterdir()) == []
     with atomic.folder(place) as made:
         (made / "a").write_text("a")
