@@ -17,9 +17,7 @@ def test_each_length_has_its_rows_and_its_name(monkeypatch):
     def training_step(config, recipe, execution, schedule, corpus, device, mode):
         asked.append(schedule)
         cell = Cell(model=config.name, recipe=recipe.name, execution=execution, corpus=corpus.name)
-        return made(
-            cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=mode
-        )
+        return made(cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=mode)
 
     monkeypatch.setattr(sequence_lengths.steps, "training_step", training_step)
     monkeypatch.setattr(sequence_lengths.steps, "timed", lambda step, *_: step)
