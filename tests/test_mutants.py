@@ -90,7 +90,7 @@ def test_survivors_need_a_reason():
     a, b = Mutant("judging/stats", 4, "x()", "x", "y", ""), Mutant("judging/stats", 9, "x", "x", "y", "")
     results = [Result(a, "survived", 1), Result(b, "survived", 1), Result(a, "killed", 1), Result(a, "timeout", 1)]
     text = mutants.report(results, 50, "command", {("judging/stats", "x()", "x -> y", 1): "the two are equal"})
-    assert "| judging/stats | statistics loss_curves | 4 | 2 | 1 | 1 | 1 |" in text
+    assert "| judging/stats | statistics loss_windows | 4 | 2 | 1 | 1 | 1 |" in text
     assert "| judging/stats:4 | `x -> y` | the two are equal |" in text
     assert "| judging/stats:9 | `x -> y` | open |" in text
 

@@ -226,7 +226,7 @@ FAULTS = (
         Kind.GATE,
         "made up",
         lambda run: tuple(runs[:2] for runs in recipe(run)),
-        (Finding(Paired(), "tail gap", Blame.NEITHER, "inconclusive", words="2 seeds; the first look needs 3"),),
+        (Finding(Paired(), "tail gap", Blame.NEITHER, "inconclusive", words="2 seeds; the first stage needs 3"),),
     ),
     Fault(
         "a model that has learnt no context",

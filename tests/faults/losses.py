@@ -215,7 +215,7 @@ FAULTS = (
         "scale breaks during the run",
         Kind.STATE,
         edit(_probed(6.0, 4.0), seeds=(2,)),
-        "it became coarser, or a scale broke",
+        "quantization error grew",
     ),
     changed(
         "weight gradient lost during the run",
