@@ -243,7 +243,7 @@ PLANTS = {
     "a path": "    pytest suites/convergance\n",
     "an option of the command line": "```sh\nfp8parity power --modell tiny\n```\n",
     "a subcommand": "```yaml\n- run: python -m fp8parity jugde .parity\n```\n",
-    "an option of a script": "```sh\npython benchmarks/train_many.py --seed 1\n```\n",
+    "an option of a script": "```sh\npython benchmarks/evidence.py --seed 1\n```\n",
     "an extra": "```sh\npip install -e '.[tee]'\n```\n",
     "an environment": "```sh\ntox -e h200\n```\n",
 }
