@@ -123,27 +123,6 @@ WHOLE = {
 """What a run holds since schema 2."""
 
 
-@pytest.mark.parametrize(
-    ("changes", "status", "headline"),
-    [
-        ({}, "pass", "the gap to BF16 is inside the margin"),
-        ({"bigram": None}, "error", "seed 0: the record lacks bigram, which every run of its schema holds"),
-        (
-            {"hyperparameters": {}},
-            "error",
-            "seed 0: the record lacks hyperparameters, which every run of its schema holds",
-        ),
-        ({"bigram": None, "hyperparameters": {}, "partial": True}, "pass", "the gap to BF16 is inside the margin"),
-    ],
-    ids=["whole", "no bigram", "no hyperparameters", "older"],
-)
-def test_a_run_holds_what_its_schema_asks_for(trajectory, changes, status, headline):
-    golden = from_runs([trajectory(seed=s, **WHOLE) for s in range(8)], [])
-    candidates = [trajectory("te-current", s, g, **WHOLE | changes) for s, g in enumerate((0.0005, -0.0004, 0.0003))]
-    found = judged(candidates, [trajectory(seed=s, **WHOLE) for s in range(3)], golden)
-    assert (found.status, found.headline) == (status, headline)
-
-
 @pytest.mark.parametrize(("count", "words"), [(1, "1 module was converted"), (2, "2 modules were converted")])
 def test_a_control_that_converted_something_is_an_error(trajectory, golden, count, words):
     inventory = [Module(fqn=f"layer{i}", kind="b", config="c") for i in range(count)]

@@ -14,7 +14,7 @@ from fp8parity.judging.compare import compare
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.stats import Interval
 from fp8parity.judging.verdict import StepBand
-from fp8parity.report import comparison, sinks, terminal
+from fp8parity.report import comparison, escape, terminal
 from fp8parity.report.terminal import Screen
 from fp8parity.report.view import Report
 from sessions import DAY
@@ -93,7 +93,7 @@ def test_text_of_a_record_stays_text_in_a_colored_table(report):
     text = terminal.table(report.model_copy(update={"rows": rows}), Screen(30, color=True, attached=True))
     assert not re.search(r"::|##\[", text)
     assert "\x1b" not in ESCAPE.sub("", text)
-    assert sinks.cell("a::b") == "a: :b"
+    assert escape.cell("a::b") == "a: :b"
 
 
 @pytest.fixture

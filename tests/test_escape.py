@@ -16,10 +16,10 @@ from fp8parity.gate.feed import Feed
 from fp8parity.gate.fixture import ParityFixture
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report import figures, sinks
+from fp8parity.report import escape, figures
 from fp8parity.report.snr import HeatView
 
-LIBRARY = Path(sinks.__file__).parents[1]
+LIBRARY = Path(escape.__file__).parents[1]
 EVIL = (
     "[/usr/lib/x.so] [bold]loud[/bold] :warning:\x1b[2J\x9b31m\n::error title=x::planted\n  ::set-env name=A::b\n##[error]planted"
     " ![image](https://evil.example/x.png) [link](https://evil.example) <img src=x> **bold** | `code` \u202egnp.exe\r$x$"
@@ -117,7 +117,7 @@ def test_html_shows_control_characters_as_escapes(project):
     ],
 )
 def test_markdown_escapes_what_has_a_meaning_and_nothing_else(text, shown):
-    assert sinks.markdown(text) == shown
+    assert escape.markdown(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_markdown_escapes_what_has_a_meaning_and_nothing_else(text, shown):
     ],
 )
 def test_a_terminal_gets_text(text, shown):
-    assert sinks.terminal(text) == shown
+    assert escape.terminal(text) == shown
 
 
 def test_the_target_of_a_link_cannot_end_early():
     assert (
-        sinks.address('https://a.example/x) ![i](y "t") <b>') == 'https://a.example/x%29%20![i]%28y%20"t"%29%20%3Cb%3E'
+        escape.address('https://a.example/x) ![i](y "t") <b>') == 'https://a.example/x%29%20![i]%28y%20"t"%29%20%3Cb%3E'
     )
 
 
@@ -158,10 +158,10 @@ def test_everything_is_printed_through_the_sink():
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and path.name != "progress.py"
     ]
     assert sorted(found) == [
-        "__init__.py: print(f'fp8parity: {sinks.line(str(error))}', file=sys.stderr)",
+        "__init__.py: print(f'fp8parity: {escape.line(str(error))}', file=sys.stderr)",
         "compare.py: print(line)",
         "reporter.py: print(text)",
-        "written.py: print(f'fp8parity: {what} could not be written: {sinks.line(str(error))}', file=sys.stderr)",
+        "written.py: print(f'fp8parity: {what} could not be written: {escape.line(str(error))}', file=sys.stderr)",
     ]
 
 
@@ -200,4 +200,4 @@ def test_a_gate_prints_text(tmp_path):
 )
 def test_a_text_begins_no_formula(text, shown):
     """Where the comma is a decimal sign, spreadsheets separate fields by semicolons, and by others on request."""
-    assert sinks.spreadsheet(text) == shown
+    assert escape.spreadsheet(text) == shown
