@@ -12,7 +12,6 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import own_models
 import pytest
@@ -48,12 +47,8 @@ SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output and b.language == 
 @pytest.fixture
 def catalogue() -> Iterator[None]:
     """Restore the tables that hooks add to."""
-    tables: list[dict[str, Any]] = [recipes.RECIPES, corpus.CORPORA]
-    before = [dict(t) for t in tables]
-    yield
-    for table, kept in zip(tables, before, strict=True):
-        table.clear()
-        table.update(kept)
+    with recipes.RECIPES.restored(), corpus.CORPORA.restored():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +132,15 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
     if "--pyargs" in arguments:  # the suites of an installed wheel
         arguments = ["suites/convergence" if a == "fp8parity.suites" else a for a in arguments if a != "--pyargs"]
     # The last --junitxml counts: nothing is left in the tree.
-    quiet = ["--collect-only", "-q", "-p", "no:cacheprovider", "-p", "no:unraisableexception", f"--junitxml={os.devnull}"]
+    quiet = [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:unraisableexception",
+        f"--junitxml={os.devnull}",
+    ]
     # One part stands for a whole folder: the options are the same for each part.
     fewer = arguments if "-k" in arguments else [ONE_PART.get(a, a) for a in arguments]
     assert pytest.main([*fewer, *quiet], plugins=plugins) == pytest.ExitCode.OK
