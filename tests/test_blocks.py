@@ -11,8 +11,7 @@ from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training import benchmark, blocks, split, turns
 from fp8parity.workload import models, shapes
-from fp8parity.workload.blocks import TIMED_BLOCKS
-from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity.workload.shapes import TIMED_BLOCKS, ModelShape, Workload
 
 CPU = torch.device("cpu")
 SMALL = Workload(ModelShape("nano", hidden=64, intermediate=128, heads=2, kv_heads=1, head_dim=32, layers=2), 2, 32)
