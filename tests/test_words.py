@@ -23,8 +23,11 @@ DIALECT = re.compile(
     re.I,
 )
 POLICY_WORDS = set(
-    """alike always base better bf16 by complete context drop error gemm high learned least loss low memory metric min
-    name norm number place replicas sd seeds shown slack speed step trend unit where why""".split()
+    re.findall(
+        r"\w+",
+        "alike always base better bf16 by complete context drop error gemm high learned least loss low memory metric min "
+        "name norm number place replicas sd seeds shown slack speed step trend unit where why",
+    )
 )
 """Words that keys of the policy use besides those of the glossary."""
 
