@@ -14,7 +14,7 @@ from fp8parity.prediction.in_block import TimedBlock, in_block
 from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMIZER, REST, casts_alone, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part, PartTime
+from fp8parity.records.times import Part, PartTime
 from fp8parity.timing.profile import GPU as SIZES
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload

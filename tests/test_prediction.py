@@ -22,7 +22,7 @@ from fp8parity.prediction.step import (
 )
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part
+from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.models import ModelConfig, Transformer
 from fp8parity.workload.shapes import ModelShape, Workload
