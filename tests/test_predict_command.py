@@ -149,7 +149,8 @@ def test_shipped_sets_are_read_without_records(tmp_path, monkeypatch, capsys):
 def test_extrapolations_are_in_table_files_and_test(tmp_path, capsys):
     """te-current was timed at base, and te-block only at 8B. The step of 131,072 tokens is far from all."""
     far = replace(shapes.get("1b"), micro_batch=1, sequence=131_072)
-    steps = [gpu.timed(shapes.get("base")), gpu.timed(far).model_copy(update={"variant": "1x131072"})]
+    near = [gpu.timed(shapes.get(name)) for name in ("1b", "llama3-8b")]
+    steps = [*near, gpu.timed(far).model_copy(update={"variant": "1x131072"})]
     large = gpu.gemm_times(shapes.get("llama3-8b"))
     other = large.model_copy(update={"cell": large.cell.model_copy(update={"recipe": "te-block"})})
     sets.save([*gpu.records(("base", "llama3-8b"), steps), other], tmp_path / "a.zip")
