@@ -8,7 +8,7 @@ from pathlib import Path
 import paired
 import pytest
 from fp8parity.judging import gradients
-from fp8parity.records.probed import Probed
+from fp8parity.records.schema import Probed
 from fp8parity.records.sets import merge
 from narrowed import some
 from paired import SEEDS
