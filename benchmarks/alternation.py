@@ -20,7 +20,8 @@ from statistics import median
 from typing import NamedTuple
 
 import numpy as np
-from fp8parity.judging import goldens, policy, speed, stats
+from fp8parity.judging import policy, speed, stats
+from fp8parity.judging import references as goldens
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.speed import ALTERNATING
 from fp8parity.records import sets

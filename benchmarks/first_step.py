@@ -23,8 +23,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from fp8parity import recipes
-from fp8parity.judging import measured_numbers, policy
+from fp8parity.judging import policy
 from fp8parity.judging.first_step import PART, TOTAL, first_step, ratios
+from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.recipes.matrix import executions
 from fp8parity.recipes.registry import preload, skip_reason
 from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_CORPUS, Execution, Mode

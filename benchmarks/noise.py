@@ -12,7 +12,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from fp8parity.judging import loss_goldens, stats
+from fp8parity.judging import stats
+from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 

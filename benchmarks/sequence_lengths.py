@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
-from fp8parity.judging.speed_entries import LEAST_PAIRS
+from fp8parity.judging.references.timed import LEAST_PAIRS
 from fp8parity.recipes.registry import preload
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput

@@ -16,7 +16,7 @@ from pathlib import Path
 from fp8parity import recipes
 from fp8parity.distributed.arms import ARMS
 from fp8parity.distributed.scaling import arm_of
-from fp8parity.judging import goldens, policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import LOSS, LossDetail
 from fp8parity.prediction import weak_scaling
@@ -86,7 +86,7 @@ def lines(cell: Cell, found: Sequence[Row], rate: float, host: Link, network: Li
 
 def losses(records: Path) -> dict[Cell, str]:
     """How much higher the loss of a cell is than BF16's, with its interval over seeds: the gap of its verdict on loss parity."""
-    found = evaluate(sets.load([records]), goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date.today()))
+    found = evaluate(sets.load([records]), references.load(GOLDEN), policy.load(GOLDEN, datetime.date.today()))
     details = {v.cell: v.detail for e in found for v in e.verdicts if v.check == LOSS}
     return {cell: d.gap.text for cell, d in details.items() if isinstance(d, LossDetail) and d.gap}
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import reports
 from fp8parity import report as formats
-from fp8parity.judging import measured_numbers
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey, Source
+from fp8parity.judging.references import numbers as measured_numbers
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
 from fp8parity.records import atomic, sets
 from fp8parity.records.cell import Execution
 from fp8parity.records.storage import load_records, name_of, write_json
@@ -193,7 +193,7 @@ def test_a_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path):
     measured_numbers.write(tmp_path, numbers(1.0, "old"))
     code = "import pickle\nmade, count = os.replace, 0\n"
     code += "def replace(*names):\n    global count\n    count += 1\n    return made(*names) if count < 3 else kill()\nos.replace = replace\n"
-    code += "from fp8parity.judging.measured_numbers import *\n"
+    code += "from fp8parity.judging.references.numbers import *\n"
     code += "key = NumberKey('gemm', 'm', 'w', 'tiny', 'te-current', Execution.NATIVE)\n"
     code += "write(Path(sys.argv[1]), MeasuredNumbers({'shared': {key: Number(2.0, 'new')}}, (Source('new', 'set', 'd', 'p', '0'),)))"
     killed(code, tmp_path)

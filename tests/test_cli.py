@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fp8parity import cli
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs, path_of
 from fp8parity.judging.stats import seeds_needed
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Cell, Execution

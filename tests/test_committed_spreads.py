@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import loss_goldens, loss_store
-from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from fp8parity.records.storage import write_json
 from sessions import GOLDEN
 
@@ -37,8 +37,8 @@ def numbers(golden: Golden) -> list[dict[str, object]]:
 @pytest.mark.slow
 def test_a_band_that_was_widened_by_hand_is_shown(copied, capsys):
     """The edit of golden/loss/micro-topics.json that nobody saw: every window of the spread ten times as wide, with a new checksum."""
-    path = loss_goldens.path_of(copied, "micro", "topics")
-    golden = loss_goldens.read(path)
+    path = copied / Golden.model_construct(model="micro", corpus="topics").path
+    golden = store.read(path, Golden)
     wide = golden.spreads[0].model_copy(update={"loss": [10 * x for x in golden.spreads[0].loss]})
     write_json(path, golden.model_copy(update={"spreads": [wide, *golden.spreads[1:]]}))
     shown = []
@@ -53,5 +53,5 @@ def test_a_band_that_was_widened_by_hand_is_shown(copied, capsys):
     ]
     assert (
         "spread of ao-mxfp8: loss 30 of 30 values, most at 16: 0.000423195 -> 0.00423195"
-        in loss_store.changes(golden, loss_goldens.read(path))[0]
+        in loss_store.changes(golden, store.read(path, Golden))[0]
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging.completeness import doubts, missing
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs, path_of
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from fp8parity.records.schema import Measurement, Measurements, Provenance

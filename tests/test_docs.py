@@ -22,7 +22,7 @@ import pytest
 from curves import curve
 from documents import PAGES, ROOT, assert_same, blocks, commands, conftest, environments, steps
 from fp8parity import cli, recipes
-from fp8parity.judging import goldens
+from fp8parity.judging import references
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
@@ -76,8 +76,8 @@ def own_goldens(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def folder(tmp_path: Path, own_goldens: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where a user's command runs: the goldens are at hand and read once, what it writes is gone afterwards."""
-    load = goldens.load
-    monkeypatch.setattr(goldens, "load", lambda folder: load(GOLDEN if folder.resolve() == own_goldens else folder))
+    load = references.load
+    monkeypatch.setattr(references, "load", lambda folder: load(GOLDEN if folder.resolve() == own_goldens else folder))
     (tmp_path / "golden").symlink_to(own_goldens)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     monkeypatch.chdir(tmp_path)

@@ -6,9 +6,8 @@ import math
 import os
 
 import pytest
-from fp8parity.judging import loss_goldens
-from fp8parity.judging.loss_goldens import from_runs, path_of, refuse
-from fp8parity.judging.loss_store import changes, store
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden, changes, from_runs, path_of, refuse, store
 from fp8parity.records.schema import NonFinite
 from fp8parity.records.storage import checksum, load_record, load_records, name_of, read_json, write_json
 from narrowed import load_trajectory, some
@@ -136,7 +135,7 @@ def test_updates_are_signed(trajectory, tmp_path):
 
 def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path):
     store(tmp_path, [trajectory(seed=s) for s in range(2)], [], 2)
-    found = loss_goldens.load(tmp_path)
+    found = store.load(tmp_path, Golden)
     assert set(found) == {("nano", "topics")}
     stored = found["nano", "topics"]
     assert changes(stored, stored) == ["nano on topics: unchanged to the bit"]
@@ -145,4 +144,4 @@ def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path):
 def test_a_golden_under_another_one_s_name_is_refused(trajectory, tmp_path):
     write_json(path_of(tmp_path, "other", "topics"), from_runs([trajectory()], []))
     with pytest.raises(ValueError, match=r"other-topics.json: is of nano on topics; rename it"):
-        loss_goldens.load(tmp_path)
+        store.load(tmp_path, Golden)

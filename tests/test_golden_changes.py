@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
-from fp8parity.judging import loss_store, speed_goldens
-from fp8parity.judging.golden_changes import changes, moved
-from fp8parity.judging.loss_goldens import Golden
-from fp8parity.judging.speed_entries import SpeedEntry
+from fp8parity.judging.references import sessions
+from fp8parity.judging.references.diff import changes, moved
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.timed import SpeedEntry
 from fp8parity.records.cell import Mode, Strict
 from fp8parity.records.schema import Measurement, Provenance
 from paired import golden_of, runner
@@ -91,7 +91,7 @@ def test_no_field_of_a_golden_can_change_in_silence(golden):
 
 
 def test_no_field_of_a_throughput_golden_can_change_in_silence():
-    golden = speed_goldens.updated(None, [made()])
+    golden = sessions.updated(None, [made()])
     silent = [way for way in leaves(golden) if speed_goldens.changes(golden, edited(golden, way, 0.5)) == []]
     assert silent == []
 

@@ -6,8 +6,8 @@ import subprocess
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
-from fp8parity.judging.speed_entries import SpeedEntry, SpeedGolden
+from fp8parity.judging.references.loss import from_runs, path_of
+from fp8parity.judging.references.timed import SpeedEntry, SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Measurement
 from fp8parity.records.storage import name_of, write_json

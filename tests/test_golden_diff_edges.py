@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import gemm_goldens, golden_diff
+from fp8parity.judging.references import diff as golden_diff
+from fp8parity.judging.references import sessions
+from fp8parity.judging.references.timed import GemmGolden
 from gemm_records import GPU, ROW, made
 
 POLICY = '[[loss]]\nmargin = 0.005\nwhy = "at first"\n'
@@ -139,10 +141,10 @@ def test_later_rows_win_in_each_table_that_selects_cells(write: Write, table: st
 
 def test_goldens_of_gemms_tell_their_ratios(golden: Path):
     def stored(training: float) -> list[str]:
-        gemm_goldens.store(golden, made(training=training), ROW)
+        sessions.store(golden, made(training=training), ROW)
         return golden_diff.diff(golden, "HEAD")
 
-    name = gemm_goldens.path_of(golden, GPU, "codonfm-5b").relative_to(golden.parent)
+    name = golden / GemmGolden.model_construct(gpu=GPU, model="codonfm-5b").path.relative_to(golden.parent)
     new = stored(1.6)
     path = golden.parent / name
     assert new == [f"{name}: {line}" for line in gemm_goldens.changes(None, gemm_goldens.read(path))]

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 import trajectories
-from fp8parity.judging import golden_fields, loss_goldens, measured_numbers, speed_goldens
+from fp8parity.judging.references import loss as golden_fields
+from fp8parity.judging.references import numbers as measured_numbers
+from fp8parity.judging.references import sessions, store
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.storage import checksum, write_json
 from paired import STEPS, golden_of, runner
 from sessions import GOLDEN
@@ -23,21 +27,21 @@ Json = dict[str, Any]
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A loss golden that is written once. Tests change copies of it."""
     folder, golden = tmp_path_factory.mktemp("golden"), golden_of(runner(trajectories.made))
-    path = write_json(loss_goldens.path_of(folder, golden.model, golden.corpus), golden)
-    assert set(loss_goldens.load(folder)) == {("nano", "topics")}
+    path = write_json(folder / Golden.model_construct(model=golden.model, corpus=golden.corpus).path, golden)
+    assert set(store.load(folder, Golden)) == {("nano", "topics")}
     return path
 
 
 @pytest.fixture
 def loss_file(tmp_path: Path, sound: Path) -> Path:
-    path = loss_goldens.path_of(tmp_path, "nano", "topics")
+    path = tmp_path / Golden.model_construct(model="nano", corpus="topics").path
     path.parent.mkdir()
     return Path(shutil.copy(sound, path))
 
 
 @pytest.fixture
 def speed_file(tmp_path: Path) -> Path:
-    speed_goldens.store(tmp_path, made(), ROW)
+    sessions.store(tmp_path, made(), ROW)
     [path] = (tmp_path / "throughput").glob("*/*.json")
     return path
 
@@ -128,7 +132,7 @@ LOSS = [
 def test_a_wrong_field_of_a_loss_golden_is_named(loss_file, tmp_path, place, value, words):
     sealed(loss_file, place, value)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        loss_goldens.load(tmp_path)
+        store.load(tmp_path, Golden)
     text = str(caught.value)
     assert text.startswith(f"{loss_file}: ") and words in text and "\n" not in text, text
 
@@ -147,10 +151,10 @@ def test_any_other_number_of_a_schedule_is_refused(value):
 
 
 def test_a_golden_keeps_its_version(loss_file, tmp_path):
-    assert loss_goldens.load(tmp_path)["nano", "topics"].schema_version == golden_fields.SCHEMA == 1
+    assert store.load(tmp_path, Golden)["nano", "topics"].schema_version == golden_fields.SCHEMA == 1
     sealed(loss_file, "schema_version", 2)
     with pytest.raises(ValueError, match="schema 2 is unknown; this fp8parity reads schema 1$"):
-        loss_goldens.load(tmp_path)
+        store.load(tmp_path, Golden)
 
 
 CELL = "cells.te-current native"
@@ -181,17 +185,17 @@ SPEED = [
 
 @pytest.mark.parametrize(("place", "value", "words"), SPEED, ids=[f"{p} {str(v)[:20]}" for p, v, _ in SPEED])
 def test_a_wrong_field_of_a_throughput_golden_is_named(speed_file, tmp_path, place, value, words):
-    assert len(speed_goldens.load(tmp_path)) == 1
+    assert len(store.load(tmp_path, SpeedGolden)) == 1
     sealed(speed_file, place, value)
     with pytest.raises(ValueError) as caught:  # noqa: PT011
-        speed_goldens.load(tmp_path)
+        store.load(tmp_path, SpeedGolden)
     text = str(caught.value)
     assert text.startswith(f"{speed_file}: ") and words in text and "\n" not in text, text
 
 
 def test_the_committed_goldens_are_sound():
-    assert len(loss_goldens.load(GOLDEN)) >= 6
-    assert len(speed_goldens.load(GOLDEN)) >= 3
+    assert len(store.load(GOLDEN, Golden)) >= 6
+    assert len(store.load(GOLDEN, SpeedGolden)) >= 3
     assert len(measured_numbers.load(GOLDEN).tables) >= 3
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import reports
-from fp8parity.judging.golden_runs import TAIL_SD_MOST, GoldenSeed, Spread
+from fp8parity.judging.references.loss import TAIL_SD_MOST, GoldenSeed, Spread
 from fp8parity.judging.stats import REPEATS, Prior
 
 RUN: dict[str, Any] = {"loss": [4.0, 3.0], "grad_norm": [2.0, 1.0], "validation": [(1, 3.5)]}

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import inventories, loss
-from fp8parity.judging.inventories import Inventories, Modules, updated
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging import loss
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references import inventories
+from fp8parity.judging.references.inventories import Inventories, Modules, updated
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Module, Trajectory
 from fp8parity.records.storage import name_of, write_json

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import measured_numbers, run_numbers
-from fp8parity.judging.measured_numbers import (
+from fp8parity.judging import run_numbers
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.policy.rows import Band
+from fp8parity.judging.references import numbers as measured_numbers
+from fp8parity.judging.references.numbers import (
     DIGITS,
     REWRITTEN,
     MeasuredNumbers,
@@ -21,8 +24,6 @@ from fp8parity.judging.measured_numbers import (
     updated,
     write,
 )
-from fp8parity.judging.number_rows import Band
-from fp8parity.judging.policy import Policy
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import goldens, loss_goldens, policy
-from fp8parity.judging.measured_numbers import MeasuredNumbers, NumberKey
+from fp8parity.judging import policy, references
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.numbers import MeasuredNumbers, NumberKey
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import write_json
 from sessions import DAY, stored
@@ -52,8 +53,10 @@ def test_an_own_file_replaces_the_shipped_one(folder):
 
 def test_own_goldens_stand_beside_the_shipped_ones(folder):
     golden = stored()[0].loss["micro", "topics"]
-    write_json(loss_goldens.path_of(folder, "mine", "topics"), golden.model_copy(update={"model": "mine"}))
-    found = goldens.load(folder)
+    write_json(
+        folder / Golden.model_construct(model="mine", corpus="topics").path, golden.model_copy(update={"model": "mine"})
+    )
+    found = references.load(folder)
     assert found.loss.keys() == stored()[0].loss.keys() | {("mine", "topics")}
     assert found.throughput == stored()[0].throughput
 
@@ -63,7 +66,7 @@ def test_an_own_number_wins_over_a_shipped_one(folder):
     (folder / "numerics" / "sources.csv").write_text(SOURCES)
     (folder / "numerics" / "shared.csv").write_text(f"{HEADER}gemm,fprop sqnr,gaussian,tiny,te-current,native,20,abc\n")
     key = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
-    found, shipped = goldens.load(folder).numbers, stored()[0].numbers
+    found, shipped = references.load(folder).numbers, stored()[0].numbers
 
     def value(numbers: MeasuredNumbers) -> float:
         return numbers.tables["shared"][key].value
@@ -76,7 +79,7 @@ def test_an_own_number_wins_over_a_shipped_one(folder):
 
 def test_without_the_line_a_folder_stands_alone(folder):
     (folder / policy.FILE).write_text(OWN)
-    assert policy.load(folder, DAY).rule == () and goldens.load(folder).loss == {}
+    assert policy.load(folder, DAY).rule == () and references.load(folder).loss == {}
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-tiny-native"):
         policy.load(folder, DAY).loss_row(cell("tiny"))
 

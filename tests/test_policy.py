@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import sessions
 from fp8parity.judging import numerics
-from fp8parity.judging.bounds import Limits, limits
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.judging.policy import GoldenRow, LossRow, MetricRow, Policy, SpeedRow
+from fp8parity.judging.policy.rows import Band, Rule
+from fp8parity.judging.references.limits import Limits, limits
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements

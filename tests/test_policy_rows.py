@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fp8parity.judging.number_rows import Band, Rule, Trend
 from fp8parity.judging.policy import GoldenRow, LossRow, MetricRow, Policy
-from fp8parity.judging.rows import Row
-from fp8parity.judging.speed_rows import GemmRow, SpeedRow
+from fp8parity.judging.policy.rows import Band, GemmRow, Rule, SpeedRow, Trend
+from fp8parity.judging.policy.selectors import Row
 from fp8parity.judging.stats import Prior
 from fp8parity.records.cell import Cell, Execution
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs, path_of
 from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
 from fp8parity.records.storage import load_records, name_of, write_json
 from narrowed import some, trajectories

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging.policy import LossRow
-from fp8parity.judging.rows import Alike, inherited, line_of, read_rows
+from fp8parity.judging.policy.selectors import Alike, inherited, line_of, read_rows
 from fp8parity.records.cell import Cell, Execution, Strict
 
 WHY = "made up it"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import loss_goldens, spreads
-from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import write_json
@@ -25,7 +26,7 @@ def bare(golden: Golden) -> Golden:
 
 @pytest.fixture
 def folder(tmp_path: Path, bare: Golden) -> Path:
-    write_json(loss_goldens.path_of(tmp_path, bare.model, bare.corpus), bare)
+    write_json(tmp_path / Golden.model_construct(model=bare.model, corpus=bare.corpus).path, bare)
     return tmp_path
 
 
@@ -44,7 +45,7 @@ def controls(run: Make) -> list[Trajectory]:
 
 
 def stored(folder: Path) -> list[tuple[list[str], int, int]]:
-    [golden] = loss_goldens.load(folder).values()
+    [golden] = store.load(folder, Golden).values()
     return [(s.recipes, s.runs, s.seeds) for s in golden.spreads]
 
 

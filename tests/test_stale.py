@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging import loss_goldens
-from fp8parity.judging.loss_goldens import Golden, from_runs, path_of, refuse
-from fp8parity.judging.loss_store import store
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden, from_runs, path_of, refuse, store
 from fp8parity.records.storage import write_json
 from paired import SEEDS
 
@@ -60,5 +59,5 @@ def test_spreads_stay_beside_new_runs_of_the_same_work(golden, run, tmp_path, ch
     old = golden.model_copy(update={"fingerprint": run().fingerprint})
     path = write_json(path_of(tmp_path, old.model, old.corpus), old)
     store(tmp_path, [run(seed=s, **changes) for s in SEEDS], [], len(SEEDS))
-    assert loss_goldens.read(path).spreads == (old.spreads if kept else [])
+    assert store.read(path, Golden).spreads == (old.spreads if kept else [])
     assert len(old.spreads) == 1

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import reports
-from fp8parity.judging.inventories import Inventories
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey, Source, load, updated, write
-from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.policy.rows import Band
+from fp8parity.judging.references.inventories import Inventories
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source, load, updated, write
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 

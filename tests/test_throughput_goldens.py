@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import speed_goldens
-from fp8parity.judging.golden_sessions import Versions, versioned
-from fp8parity.judging.speed_entries import SpeedEntry
+from fp8parity.judging.references import sessions, store
+from fp8parity.judging.references.timed import SpeedEntry, SpeedGolden, Versions, versioned
 from fp8parity.records import storage
 from fp8parity.records.schema import Throughput
 from timings import CALM, CELL, GPU, HERE, ROW, calm_but, made
@@ -18,34 +17,37 @@ HOT = calm_but(sm_clocks=[1500] * 22, power_capped=0.5)
 
 @pytest.fixture
 def golden(tmp_path):
-    speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
+    sessions.store(tmp_path, made(), ROW)
+    return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
 
 
 def test_two_gpus_whose_names_make_one_path_do_not_share_a_golden(tmp_path, golden):
-    assert speed_goldens.path_of(tmp_path, "NVIDIA-Made-Up", "base") == speed_goldens.path_of(tmp_path, GPU, "base")
-    assert ("NVIDIA-Made-Up", "base", "training-step") not in speed_goldens.load(tmp_path)
+    assert (
+        speed_goldens.path_of(tmp_path, "NVIDIA-Made-Up", "base")
+        == tmp_path / SpeedGolden.model_construct(gpu=GPU, model="base").path
+    )
+    assert ("NVIDIA-Made-Up", "base", "training-step") not in store.load(tmp_path, SpeedGolden)
     other = made(provenance=HERE.model_copy(update={"device": "NVIDIA-Made-Up"}))
     with pytest.raises(ValueError, match="base.json: is of NVIDIA Made Up, not of NVIDIA-Made-Up"):
-        speed_goldens.store(tmp_path, other, ROW)
+        sessions.store(tmp_path, other, ROW)
 
 
 def test_a_golden_under_another_one_s_name_is_refused(tmp_path, golden):
-    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    path = tmp_path / SpeedGolden.model_construct(gpu=GPU, model="base").path
     path.rename(path.with_name("small.json"))
     with pytest.raises(ValueError, match="small.json: is of base on NVIDIA Made Up; rename it"):
-        speed_goldens.load(tmp_path)
+        store.load(tmp_path, SpeedGolden)
 
 
 def test_goldens_keep_their_other_cells_and_say_what_changed(tmp_path, golden):
     other = made(1.3, cell=CELL.model_copy(update={"recipe": "ao-rowwise"}))
-    assert speed_goldens.store(tmp_path, other, ROW) == [f"{GPU}, base, ao-rowwise native: 1.300x"]
-    [line] = speed_goldens.store(tmp_path, made(1.26), ROW)
+    assert sessions.store(tmp_path, other, ROW) == [f"{GPU}, base, ao-rowwise native: 1.300x"]
+    [line] = sessions.store(tmp_path, made(1.26), ROW)
     assert line.startswith(
         f"{GPU}, base, te-current native: 1.260x (was 1.200x, +0.060); ratio 1.2 -> 1.26 (+0.06); low "
     )
     assert line.endswith("; tokens_per_second 98304 -> 103219 (+4.92e+03)")
-    stored = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
+    stored = store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
     assert {n: round(e.ratio, 3) for n, e in stored.cells.items()} == {
         "ao-rowwise native": 1.3,
         "te-current native": 1.26,
@@ -61,8 +63,8 @@ def slower(factor: float) -> dict[str, object]:
 def stored_after(folder: Path, *records: Throughput) -> SpeedEntry:
     """The entry after these records were stored one after the other."""
     for record in records:
-        speed_goldens.store(folder, record, ROW)
-    [entry] = speed_goldens.load(folder)[GPU, "base", "training-step"].cells.values()
+        sessions.store(folder, record, ROW)
+    [entry] = store.load(folder, SpeedGolden)[GPU, "base", "training-step"].cells.values()
     return entry
 
 
@@ -84,22 +86,22 @@ def test_two_starts_of_a_machine_make_one_golden(tmp_path):
 
 
 def test_a_session_at_the_edge_of_the_band_joins():
-    was, new = (speed_goldens.entry_of(made(r, session=s)) for r, s in ((1.2, "a"), (1.23, "b")))
+    was, new = (sessions.speed_entry(made(r, session=s)) for r, s in ((1.2, "a"), (1.23, "b")))
     edge = new.ratio / was.ratio - 1
     assert speed_goldens.joins(was, new, ROW.model_copy(update={"band": edge}))
     assert not speed_goldens.joins(was, new, ROW.model_copy(update={"band": edge - 1e-9}))
 
 
 def test_without_a_row_a_session_takes_the_place_of_the_stored_one():
-    golden = speed_goldens.updated(None, [made(1.2, session="a")])
-    [entry] = speed_goldens.updated(golden, [made(1.2, session="b")]).cells.values()
+    golden = sessions.updated(None, [made(1.2, session="a")])
+    [entry] = sessions.updated(golden, [made(1.2, session="b")]).cells.values()
     assert entry.sessions == ["b"]
 
 
 @pytest.mark.parametrize("blind", ["a", "b"])
 def test_the_clock_is_unknown_if_one_session_lacks_it(blind):
     entries = [
-        speed_goldens.entry_of(made(session=s, watch=calm_but(sm_clocks=[] if s == blind else [1980])))
+        sessions.speed_entry(made(session=s, watch=calm_but(sm_clocks=[] if s == blind else [1980])))
         for s in ("a", "b")
     ]
     assert speed_goldens.joined(*entries).clock is None
@@ -110,9 +112,9 @@ def test_each_cell_of_a_file_is_upgraded_by_itself(tmp_path):
     other = CELL.model_copy(update={"recipe": "ao-rowwise"})
     stored_after(tmp_path, made(1.2, session="a"))
     for record in (made(1.3, session="a", cell=other), made(1.21, session="b", provenance=UPGRADED)):
-        speed_goldens.store(tmp_path, record, ROW)
-    speed_goldens.store(tmp_path, made(1.31, session="b", cell=other, provenance=UPGRADED), ROW)
-    golden = speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
+        sessions.store(tmp_path, record, ROW)
+    sessions.store(tmp_path, made(1.31, session="b", cell=other, provenance=UPGRADED), ROW)
+    golden = store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
     assert {name: entry.sessions for name, entry in golden.cells.items()} == {
         "ao-rowwise native": ["b"],
         "te-current native": ["b"],
@@ -120,10 +122,10 @@ def test_each_cell_of_a_file_is_upgraded_by_itself(tmp_path):
 
 
 def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():
-    golden = speed_goldens.updated(None, [made(1.2, session="a")])
+    golden = sessions.updated(None, [made(1.2, session="a")])
     bare = {name: entry.model_copy(update={"versions": None}) for name, entry in golden.cells.items()}
     other = made(1.3, session="b", cell=CELL.model_copy(update={"recipe": "ao-rowwise"}), provenance=UPGRADED)
-    newer = speed_goldens.updated(golden.model_copy(update={"cells": bare}), [other])
+    newer = sessions.updated(golden.model_copy(update={"cells": bare}), [other])
     wanted = {"ao-rowwise native": Versions.of(UPGRADED), "te-current native": Versions.of(HERE)}
     assert {name: entry.versions for name, entry in newer.cells.items()} == wanted
     assert versioned(newer.cells, newer.provenance) == newer.cells
@@ -131,16 +133,16 @@ def test_the_entries_of_an_older_golden_have_the_packages_of_their_file():
 
 def test_a_session_that_counts_already_leaves_the_file_as_it_is(tmp_path):
     for name in ("a", "b"):
-        speed_goldens.store(tmp_path, made(session=name, provenance=HERE.model_copy(update={"commit": name})), ROW)
-    path = speed_goldens.path_of(tmp_path, GPU, "base")
+        sessions.store(tmp_path, made(session=name, provenance=HERE.model_copy(update={"commit": name})), ROW)
+    path = tmp_path / SpeedGolden.model_construct(gpu=GPU, model="base").path
     before = path.read_bytes()
-    [line] = speed_goldens.store(tmp_path, made(session="a", provenance=HERE.model_copy(update={"commit": "a"})), ROW)
+    [line] = sessions.store(tmp_path, made(session="a", provenance=HERE.model_copy(update={"commit": "a"})), ROW)
     assert line.endswith("te-current native: unchanged") and path.read_bytes() == before
 
 
 def test_an_older_golden_names_no_session_and_is_replaced(tmp_path):
     stored_after(tmp_path, made(1.2, session="a"))
-    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    path = tmp_path / SpeedGolden.model_construct(gpu=GPU, model="base").path
     old = speed_goldens.read(path)
     cells = {name: entry.model_copy(update={"sessions": []}) for name, entry in old.cells.items()}
     storage.write_json(path, old.model_copy(update={"cells": cells}))
@@ -148,10 +150,10 @@ def test_an_older_golden_names_no_session_and_is_replaced(tmp_path):
 
 
 def test_a_damaged_golden_is_named(tmp_path, golden):
-    path = speed_goldens.path_of(tmp_path, GPU, "base")
+    path = tmp_path / SpeedGolden.model_construct(gpu=GPU, model="base").path
     path.write_text(path.read_text().replace('"pairs": 11', '"pairs": 12', 1))
     with pytest.raises(ValueError, match=r"base.json: its checksum does not match"):
-        speed_goldens.load(tmp_path)
+        store.load(tmp_path, SpeedGolden)
 
 
 @pytest.mark.parametrize(
@@ -170,12 +172,12 @@ def test_what_may_not_become_a_golden(tmp_path, monkeypatch, run, ci, words):
     if ci:
         monkeypatch.setenv("CI", "true")
     with pytest.raises(ValueError, match=f"throughput golden of te-current-base-native refused: .*{words}"):
-        speed_goldens.store(tmp_path, run, ROW)
+        sessions.store(tmp_path, run, ROW)
     assert not (tmp_path / "throughput").exists()
 
 
 def test_a_golden_may_be_as_uncertain_as_one_side_of_its_band(tmp_path):
-    [line] = speed_goldens.store(tmp_path, made(spread=0.019), ROW)
-    [entry] = speed_goldens.load(tmp_path)[GPU, "base", "training-step"].cells.values()
+    [line] = sessions.store(tmp_path, made(spread=0.019), ROW)
+    [entry] = store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"].cells.values()
     assert line.endswith("1.200x")
     assert 0.045 < (entry.high - entry.low) / entry.ratio <= ROW.band == 0.05

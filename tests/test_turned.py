@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs, path_of
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import machines, titles
 from fp8parity.records.storage import name_of, write_json

@@ -9,7 +9,7 @@ from random import Random
 
 import timings
 import trajectories
-from fp8parity.judging import goldens
+from fp8parity.judging import references
 from fp8parity.records import manifest, sets
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Measurement, Measurements
@@ -35,13 +35,13 @@ def _failed(done: Sequence[Done]) -> Result | None:
     return None
 
 
-def _goldens(done: Sequence[Done], folder: Path) -> goldens.Goldens | Result:
+def _goldens(done: Sequence[Done], folder: Path) -> references.Goldens | Result:
     """The goldens that the processes left, or the result if one of them failed, or if their files do not belong together."""
     failed = _failed(done)
     if failed:
         return failed
     try:
-        return goldens.load(folder / "golden")
+        return references.load(folder / "golden")
     except ValueError as error:
         return lost(str(error).replace(f"{folder}/", ""))
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from fp8parity.judging import goldens
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging import references
+from fp8parity.judging.references import Goldens
 from fp8parity.records import manifest, sets
 
 from enduring.changes import BAND, CHANGES, Apply, Change
@@ -25,7 +25,7 @@ def content(folder: Path) -> Content:
     return (
         [sorted(sets.load([p]), key=repr) for p in both],
         [manifest.load([p]) for p in both],
-        goldens.load(folder / "golden"),
+        references.load(folder / "golden"),
     )
 
 

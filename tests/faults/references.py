@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fp8parity.judging import loss_goldens
+from fp8parity.judging.references import loss as loss_goldens
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from fp8parity.records.schema import AnyRecord, Measurement
 from fp8parity.records.storage import write_json
 from sessions import GOLDEN
@@ -70,7 +72,7 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
 
     def plant(folder: Path, make: Make) -> list[str]:
         path = loss_goldens.path_of(copied(folder), "micro", "topics")
-        write_json(path, change(loss_goldens.read(path)))
+        write_json(path, change(store.read(path, Golden)))
         return judge(folder, micro(), folder / "golden")
 
     return plant
