@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import timings
-from fp8parity.judging.references import sessions
+from fp8parity.judging.references import pooling
 from fp8parity.judging.references.loss import Golden, from_runs
 from fp8parity.judging.references.noise import with_spread
 from fp8parity.judging.references.timed import SpeedGolden
@@ -169,7 +169,7 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     others = [(r, c) for r in runs for c in controls if not r.cell.is_control and not c.variant and r.seed == c.seed]
     stored = with_spread(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
     write_json(golden / Golden.model_construct(model="nano", corpus="topics").path, stored)
-    speeds = sessions.updated(None, [timings.made(provenance=trajectory().provenance)])
+    speeds = pooling.updated(None, [timings.made(provenance=trajectory().provenance)])
     write_json(golden / SpeedGolden.model_construct(gpu=speeds.gpu, model=speeds.model).path, speeds)
     texts = {"policy.toml": POLICY, "claims.toml": CLAIMS, "known_failures.toml": KNOWN}
     texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES, "seconds/cpu/d.csv": SECONDS}

@@ -6,7 +6,7 @@ import alternation
 import numpy as np
 import pytest
 from fp8parity.judging import speed, stats
-from fp8parity.judging.references import sessions
+from fp8parity.judging.references import pooling
 from fp8parity.records import sets
 from fp8parity.records.schema import Throughput
 from sessions import ROOT
@@ -22,7 +22,7 @@ def swinging(ratio: float = 1.2, swing: float = 1.0, slope: float = 0.0, pairs: 
 
 
 def judged(record: Throughput) -> str:
-    return speed.judge(record, sessions.updated(None, [made(1.2, pairs=17)]), ROW).status
+    return speed.judge(record, pooling.updated(None, [made(1.2, pairs=17)]), ROW).status
 
 
 def test_two_neighbors_of_alternating_pairs_count_together():

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fp8parity.judging import speed
 from fp8parity.judging.policy import SpeedRow
-from fp8parity.judging.references import sessions
+from fp8parity.judging.references import pooling
 from fp8parity.records.schema import Throughput
 from fp8parity.records.timings import BlockShape
 from fp8parity.workload.blocks import TIMED_BLOCKS
@@ -30,7 +30,7 @@ def row() -> SpeedRow:
 
 
 def judged(record: Throughput, row: SpeedRow, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, sessions.updated(None, [golden or block()]), row)
+    found = speed.judge(record, pooling.updated(None, [golden or block()]), row)
     assert found.check == "block throughput"
     return found.status, found.headline
 

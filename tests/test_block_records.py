@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import Policy
-from fp8parity.judging.references import Goldens, sessions, store
+from fp8parity.judging.references import Goldens, pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, TimeSplit
@@ -58,8 +58,8 @@ def test_a_set_keeps_them_apart_and_whole(tmp_path):
 
 
 def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
-    [first] = sessions.store(tmp_path, made(1.5, block=SHAPE), ROW)
-    sessions.store(tmp_path, made(1.2), ROW)
+    [first] = pooling.store(tmp_path, made(1.5, block=SHAPE), ROW)
+    pooling.store(tmp_path, made(1.2), ROW)
     assert first == f"{GPU}, base block, te-current native: 1.500x"
     stored = store.load(tmp_path, SpeedGolden)
     assert set(stored) == {(GPU, "base", "training-step"), (GPU, "base", "block")}
@@ -72,7 +72,7 @@ def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_pa
     [found] = evaluate([other, SPLIT], Goldens(), POLICY)
     assert found.verdicts == ()
     with pytest.raises(ValueError, match="its setting is not that of the suite: sequence 8192"):
-        sessions.store(tmp_path, other, ROW)
+        pooling.store(tmp_path, other, ROW)
 
 
 def test_shares_are_of_all_kernels_and_the_gaps():

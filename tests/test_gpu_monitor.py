@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fp8parity.judging import speed
-from fp8parity.judging.references import sessions, store
+from fp8parity.judging.references import pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.schema import Watch
 from fp8parity.timing import monitor as gpu_monitor
@@ -17,7 +17,7 @@ from timings import GPU, ROW, made
 
 @pytest.fixture
 def golden(tmp_path):
-    sessions.store(tmp_path, made(), ROW)
+    pooling.store(tmp_path, made(), ROW)
     return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
 
 

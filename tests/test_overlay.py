@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import policy, references
-from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.references.numbers import MeasuredNumbers, NumberKey
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import write_json
@@ -53,9 +52,7 @@ def test_an_own_file_replaces_the_shipped_one(folder):
 
 def test_own_goldens_stand_beside_the_shipped_ones(folder):
     golden = stored()[0].loss["micro", "topics"]
-    write_json(
-        folder / Golden.model_construct(model="mine", corpus="topics").path, golden.model_copy(update={"model": "mine"})
-    )
+    write_json(folder / "loss" / "mine-topics.json", golden.model_copy(update={"model": "mine"}))
     found = references.load(folder)
     assert found.loss.keys() == stored()[0].loss.keys() | {("mine", "topics")}
     assert found.throughput == stored()[0].throughput
@@ -92,17 +89,6 @@ def test_other_goldens_are_refused(folder):
 
 def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):
     path, adds = tmp_path / policy.FILE, '[[extends]] with goldens = "shipped"'
-    says = f"{path}: cannot be read: No such file or directory. For goldens beside the shipped ones it needs {adds}"
+    says = f"{path}: cannot be read: No such file or directory. To add to the shipped goldens, it needs {adds}"
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         policy.load(tmp_path, DAY)
-
-
-def test_a_folder_of_an_older_layout_is_told_where_its_rows_went(folder):
-    """A folder that has both files is of the layout of today."""
-    (folder / "tolerances.toml").write_text("")
-    assert policy.load(folder, DAY).loss_row(cell("mine")).margin == 0.02
-    path = folder / policy.FILE
-    path.unlink()
-    says = f"{path}: does not exist; {folder} has the tolerances.toml of an older layout (CHANGELOG.md says what replaced it)"
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        policy.load(folder, DAY)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from fp8parity.judging import speed
-from fp8parity.judging.references import sessions, store
+from fp8parity.judging.references import pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.storage import load_record, write_json
 from sessions import stored
@@ -16,7 +16,7 @@ from timings import CELL, GPU, HERE, ROW, calm_but, made
 
 @pytest.fixture
 def golden(tmp_path):
-    sessions.store(tmp_path, made(), ROW)
+    pooling.store(tmp_path, made(), ROW)
     return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
 
 
@@ -72,7 +72,7 @@ def test_a_comparison_and_a_golden_refuse_times_that_are_no_times(tmp_path):
     with pytest.raises(ValueError, match=r"te-current-base-native: block 0 of bf16_seconds is 0 s"):
         speed.measured(run)
     with pytest.raises(ValueError, match=r"refused: block 0 of bf16_seconds is 0 s"):
-        sessions.store(tmp_path, run, ROW)
+        pooling.store(tmp_path, run, ROW)
 
 
 def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
