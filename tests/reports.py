@@ -14,7 +14,8 @@ from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Trajectory
 from fp8parity.report import view
 from fp8parity.report.evidence import Evidence
 

@@ -9,7 +9,7 @@ import paired
 import pytest
 from fp8parity.judging import arithmetic
 from fp8parity.judging.arithmetic import MEASURED
-from fp8parity.records.probed import Probed
+from fp8parity.records.schema import Probed
 from fp8parity.records.sets import merge
 from fp8parity.report import ci, sentence
 from narrowed import some

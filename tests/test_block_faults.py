@@ -9,8 +9,8 @@ from fp8parity.judging import speed
 from fp8parity.judging.policy import SpeedRow
 from fp8parity.judging.references import pooling
 from fp8parity.records.schema import Throughput
-from fp8parity.records.timings import BlockShape
-from fp8parity.workload.blocks import TIMED_BLOCKS
+from fp8parity.records.times import BlockShape
+from fp8parity.workload.shapes import TIMED_BLOCKS
 from sessions import stored
 from timings import CELL, calm_but, made
 

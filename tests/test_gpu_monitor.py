@@ -10,7 +10,7 @@ import torch
 from fp8parity.judging import speed
 from fp8parity.judging.references import pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
-from fp8parity.records.schema import Watch
+from fp8parity.records.times import Watch
 from fp8parity.timing import monitor as gpu_monitor
 from timings import GPU, ROW, made
 

@@ -11,10 +11,10 @@ from fp8parity.prediction import fits
 from fp8parity.prediction import step as prediction_step
 from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.in_block import TimedBlock, in_block
-from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMISER, REST, casts_alone, step_time
+from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMIZER, REST, casts_alone, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part, PartTime
+from fp8parity.records.times import Part, PartTime
 from fp8parity.timing.profile import GPU as SIZES
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
@@ -108,7 +108,7 @@ def test_a_layer_has_the_products_and_the_attention_of_its_blocks(recipe, own, f
     step, alone = (step_time(b, BASE, recipe, Execution.NATIVE).parts for b in (made, gpu.made()))
     head = gpu.made().ends(BASE)[0]
     assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
-    assert {p: step[p] for p in (ENDS, OPTIMISER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMISER)})
+    assert {p: step[p] for p in (ENDS, OPTIMIZER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMIZER)})
 
 
 def test_linears_that_stay_in_bf16_have_the_products_of_bf16(monkeypatch):

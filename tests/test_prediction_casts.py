@@ -12,8 +12,8 @@ from fp8parity.prediction.casts import Additions, beside, of
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
+from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 

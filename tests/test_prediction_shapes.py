@@ -10,7 +10,7 @@ import torch
 from fp8parity.prediction.step import ATTENTION, MODULES, memory_needed, quantized_shares, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part
+from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.models import ModelConfig, Transformer
 from fp8parity.workload.shapes import ModelShape, Workload

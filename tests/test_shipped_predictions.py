@@ -13,10 +13,10 @@ from fp8parity.prediction.calibration import held_out
 from fp8parity.prediction.extrapolation import Size, excesses
 from fp8parity.prediction.residuals import Residual, residuals
 from fp8parity.records import sets
-from fp8parity.records.device import DeviceProfile
 from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import gpu_slug
+from fp8parity.records.times import DeviceProfile
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import Workload
 from processes import ROOT

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fp8parity.records.inventory import Module
-from fp8parity.records.schema import Trajectory
+from fp8parity.records.schema import Module, Trajectory
 
 from faults.fault import Blame, Kind
 from faults.losses import Change, edit, fault

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fp8parity.records.probed import Probed
-from fp8parity.records.schema import NonFinite, Trajectory
+from fp8parity.records.schema import NonFinite, Probed, Trajectory
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
 from faults.runs import Edited, Runs
