@@ -60,7 +60,7 @@ def test_a_set_keeps_them_apart_and_whole(tmp_path):
 def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
     [first] = pooling.store(tmp_path, made(1.5, block=SHAPE), ROW)
     pooling.store(tmp_path, made(1.2), ROW)
-    assert first == f"{GPU}, base block, te-current native: 1.500x"
+    assert first.startswith(f"{GPU}, base block: + te-current native: ")
     stored = store.load(tmp_path, SpeedGolden)
     assert set(stored) == {(GPU, "base", "training-step"), (GPU, "base", "block")}
     [found] = evaluate([made(1.5, block=SHAPE), made(1.2)], Goldens(throughput=stored), POLICY)

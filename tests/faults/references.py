@@ -71,7 +71,7 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
     """The golden of micro, rewritten with a checksum that is right."""
 
     def plant(folder: Path, make: Make) -> list[str]:
-        path = loss_goldens.path_of(copied(folder), "micro", "topics")
+        path = copied(folder) / "loss" / "micro-topics.json"
         write_json(path, change(store.read(path, Golden)))
         return judge(folder, micro(), folder / "golden")
 
@@ -80,7 +80,7 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
 
 def _golden_file(change: Callable[[Path], object]) -> Plant:
     def plant(folder: Path, make: Make) -> list[str]:
-        change(loss_goldens.path_of(copied(folder), "micro", "topics"))
+        change(copied(folder) / "loss" / "micro-topics.json")
         return judge(folder, micro(), folder / "golden")
 
     return plant
