@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import reports
 from fp8parity.cli import main
-from fp8parity.judging import run_numbers
+from fp8parity.judging import gradients
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source, load, updated, write
@@ -232,7 +232,7 @@ def again(name: str) -> MeasuredNumbers:
     """The numbers that a record set gives, from nothing."""
     rules, found = stored()[1], MeasuredNumbers()
     for machine in sets.machines(sets.load([GOLDEN / "records" / name])):
-        made = [*machine.checks.values(), *run_numbers.of_runs(machine)]
+        made = [*machine.checks.values(), *gradients.numbers_of(machine)]
         found, _ = updated(found, made, Source.of(machine.records, name), rules)
     return found
 
