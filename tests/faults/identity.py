@@ -117,7 +117,7 @@ FAULTS = (
             f"run without its {name}",
             Kind.GATE,
             edit(_without(name, empty), recipe=recipe, control=not recipe),
-            f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every run of its schema holds",
+            f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every complete run holds",
             "error",
             Blame.INPUT,
         )
