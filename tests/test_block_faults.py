@@ -82,7 +82,7 @@ def test_another_step_is_stale_at_any_clock(row):
 
 
 def test_a_card_that_needs_a_lower_clock_for_the_same_speed_is_judged(row):
-    """11 cells of one H100 had clocks 6% to 10% below the goldens', BF16 within 1.2% of them, and ratios within 3.8% (golden/README.md)."""
+    """11 cells of one H100 had clocks 6% to 10% below the goldens', BF16 within 1.2% of them, and ratios within 3.8% (docs/evidence/goldens.md)."""
     assert judged(block(watch=CAPPED), row)[0] == "pass"
     assert judged(block(1.4, watch=CAPPED), row)[0] == "fail"
 
