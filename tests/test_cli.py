@@ -244,6 +244,6 @@ def test_a_crash_is_no_verdict(monkeypatch, capsys):
     def crash(_: object) -> int:
         raise KeyError("planted")
 
-    monkeypatch.setitem(cli.COMMANDS, "recipes", crash)
+    monkeypatch.setitem(cli.COMMANDS, "recipes", cli.COMMANDS["recipes"]._replace(run=crash))
     assert main(["recipes"]) == 3
     assert "KeyError: 'planted'" in capsys.readouterr().err
