@@ -18,9 +18,17 @@ import jinja2
 import numpy as np
 import simulated
 import trials
+<<<<<<< HEAD
 from fp8parity.judging import goldens, policy
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+=======
+from fp8parity.judging import policy, references
+from fp8parity.judging.calibration import Calibration, Line, calibrate, canary_ratios
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.stats import WINDOW, seeds_needed
+>>>>>>> main
 from fp8parity.records import atomic
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import load_records
@@ -111,7 +119,7 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=3000, help="simulated gates of a model (default: 3000)")
     parser.add_argument("--draws", type=int, default=400, help="simulated sessions of a gap (default: 400)")
     args = parser.parse_args()
-    stored = goldens.load(args.golden_dir)
+    stored = references.load(args.golden_dir)
     rules = policy.load(args.golden_dir, datetime.date.today()).model_copy(update={"known": None})
     made = page(args.records, [load_records(p) for p in args.records], stored, rules, args.gates, args.draws)
     atomic.write(args.write, made) if args.write else print(made)
