@@ -18,17 +18,9 @@ import jinja2
 import numpy as np
 import simulated
 import trials
-<<<<<<< HEAD
-from fp8parity.judging import goldens, policy
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.policy import Policy
-=======
 from fp8parity.judging import policy, references
-from fp8parity.judging.calibration import Calibration, Line, calibrate, canary_ratios
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.references import Goldens
-from fp8parity.judging.stats import WINDOW, seeds_needed
->>>>>>> main
 from fp8parity.records import atomic
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import load_records

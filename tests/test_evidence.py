@@ -14,8 +14,8 @@ import pytest
 import simulated
 import trials
 from documents import ROOT
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import load_records
 from sessions import stored
