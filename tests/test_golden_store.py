@@ -22,7 +22,7 @@ from narrowed import some
 from paired import SEEDS, Make
 from timings import CELL, GPU, HERE, calm_but
 
-DIRTY = {"provenance": HERE.model_copy(update={"dirty": True})}
+DIRTY: dict[str, Any] = {"provenance": HERE.model_copy(update={"dirty": True})}
 
 
 class TestLoss:
@@ -169,6 +169,7 @@ UPGRADED = HERE.model_copy(update={"packages": {**HERE.packages, "torch": "3.0"}
 
 def entry_after(folder: Path, *records: Any) -> Any:
     """The entry after these records were stored one after the other."""
+    kind: type[Any] = SpeedGolden
     for record in records:
         kind = GemmGolden if hasattr(record, "gemms") else SpeedGolden
         pooling.store(folder, record, gemm_records.ROW if kind is GemmGolden else timings.ROW)
