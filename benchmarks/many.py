@@ -138,7 +138,7 @@ def _look(runs: Curves, controls: Curves, golden: Reference, stick: Yardstick) -
         (a.loss[..., -stick.tail :] / b.loss[..., -stick.tail :] - 1).mean(-1)
         for a, b in _three(runs, controls, golden.mean)
     ]
-    drift = _place(*interval(tails[2], alpha, stick.drift_prior), row.drift or row.margin)
+    drift = _place(*interval(tails[2], alpha, stick.drift_prior), row.bf16_margin or row.margin)
     low, high = interval(tails[0], alpha, stick.prior)
     total, beside = _place(low, high, row.margin), _place(*interval(tails[1], alpha, stick.prior), row.margin)
     validation = _place(*interval(runs.validation / golden.own_validation - 1, alpha, None), row.margin)

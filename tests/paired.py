@@ -16,7 +16,7 @@ from fp8parity.records.schema import Trajectory
 Make = Callable[..., Trajectory]
 STEPS, TAIL, SEEDS = 160, 40, range(3)
 ROW = LossRow(
-    margin=0.001, seeds=(3,), sd=1e-4, sd_df=20, drift=2e-4, band_least=5e-4, norm_least=0.02, learnt=0.5,
+    margin=0.001, seeds=(3,), sd=1e-4, sd_df=20, bf16_margin=2e-4, min_step_band=5e-4, min_norm_band=0.02, min_context_learned=0.5,
     why="made-up runs with a noise of 0.01%",
 )  # fmt: skip
 

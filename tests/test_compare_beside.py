@@ -114,7 +114,7 @@ def test_what_the_loss_says_already_is_not_told_again(runs, loss, validation, li
 
 
 def test_a_row_says_how_far_norms_may_move(runs):
-    row = POLICY.loss[0].model_copy(update={"norm_least": 0.05})
+    row = POLICY.loss[0].model_copy(update={"min_norm_band": 0.05})
     found = compared(
         runs(), moved(runs("2.13.0"), "gradient norm", NONE, about(0.04)), POLICY.model_copy(update={"loss": (row,)})
     )

@@ -212,7 +212,7 @@ def test_the_worst_effect_is_a_regression_then_an_unknown_one_then_a_gain(effect
 
 def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):
     """A recipe's row that allows BF16 less made "cannot say" of it, while BF16's own cell was told as noise. Its row allows 0.5%."""
-    strict = POLICY.loss[0].model_copy(update={"recipe": ("te-current",), "drift": 0.0001})
+    strict = POLICY.loss[0].model_copy(update={"recipe": ("te-current",), "bf16_margin": 0.0001})
     held = POLICY.model_copy(update={"loss": (*POLICY.loss, strict)})
     found = compared(
         two_sides.runs(trajectory), two_sides.runs(trajectory, "2.13.0", control=0.002, recipe=0.002), held

@@ -15,7 +15,6 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import own_models
 import pytest
@@ -55,12 +54,8 @@ SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output]
 @pytest.fixture
 def catalogue() -> Iterator[None]:
     """What hooks add to is put back."""
-    tables: list[dict[str, Any]] = [recipes.RECIPES, corpus.CORPORA]
-    before = [dict(t) for t in tables]
-    yield
-    for table, kept in zip(tables, before, strict=True):
-        table.clear()
-        table.update(kept)
+    with recipes.RECIPES.restored(), corpus.CORPORA.restored():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fp8parity.gate import selection
+from fp8parity.judging import known_failures
 from fp8parity.recipes import registry
 from fp8parity.recipes.matrix import gemm_cells
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.check_names import CHECKS
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload import shapes
+from fp8parity.workload.presets import presets
 
 H100 = Hardware("h100", "cuda:0", (9, 0))
 ITEM: Any = SimpleNamespace(get_closest_marker=lambda name: None)
@@ -39,3 +44,25 @@ def test_each_native_recipe_has_a_gemm_cell_and_no_variant_has():
     }
     assert {c.model for c in found} == set(shapes.known())
     assert {c.execution for c in found} == {Execution.NATIVE}
+
+
+@pytest.mark.parametrize(
+    ("check", "model"),
+    [("throughput", "1b"), ("block throughput", "llama3-8b"), ("GEMM throughput", "llama3-8b"), ("sharded", "micro")],
+)
+def test_known_failure_of_a_timed_or_sharded_check_is_valid(tmp_path, check, model):
+    entry = f"""
+[[known]]
+recipe = "te-current"
+model = "{model}"
+execution = "native"
+check = "{check}"
+status = "fail"
+says = "too slow"
+link = "https://example.org/issues/7"
+expires = 2026-03-02
+why = "the kernels of this version are slow"
+"""
+    (tmp_path / known_failures.FILE).write_text(entry)
+    cells = list(selection.known_cells(selection.suite_cells(presets())).values())
+    assert known_failures.load(tmp_path, datetime.date(2026, 3, 1)).problems([], cells, CHECKS) == []

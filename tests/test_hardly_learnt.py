@@ -30,7 +30,7 @@ def verdict(run, row=ROW, **entropies):
     return paired.judged(golden, runs, controls, row=row)
 
 
-WITHOUT_CONTEXT = ROW.model_copy(update={"learnt": None})
+WITHOUT_CONTEXT = ROW.model_copy(update={"min_context_learned": None})
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,7 @@ WITHOUT_CONTEXT = ROW.model_copy(update={"learnt": None})
 def test_it_is_inconclusive_and_says_why(run, entropies, allowed):
     found = verdict(run, WITHOUT_CONTEXT, **entropies)
     way = f"from 5.010 to 4.738{allowed}"
-    says = (
-        f"BF16 has hardly learnt: its loss fell {way}; below 25% of that way (fell) it says too little about a recipe"
-    )
+    says = f"BF16 has hardly learnt: its loss fell {way}; below 25% of that way (min_loss_drop) it says too little about a recipe"
     assert (found.status, found.headline) == ("inconclusive", says)
 
 
@@ -63,7 +61,7 @@ def test_it_is_inconclusive_and_says_why(run, entropies, allowed):
     ids=["not asked", "a smaller share", "a corpus that allows little", "nothing is known of the corpus"],
 )
 def test_otherwise_it_passes(run, fell, entropies):
-    assert verdict(run, WITHOUT_CONTEXT.model_copy(update={"fell": fell}), **entropies).status == "pass"
+    assert verdict(run, WITHOUT_CONTEXT.model_copy(update={"min_loss_drop": fell}), **entropies).status == "pass"
 
 
 def test_a_model_that_learnt_but_no_context_is_inconclusive_for_that_reason(trajectory):
@@ -84,6 +82,8 @@ def test_a_share_that_is_reached_exactly_is_enough(trajectory, fell, learnt, sta
         return trajectory(recipe, seed, **values)
 
     controls = [flat("bf16", s, 4.5) for s in range(3)]
-    row = LossRow(margin=0.005, seeds=(3,), window=4, fell=fell, learnt=learnt, why="a made-up row")
+    row = LossRow(
+        margin=0.005, seeds=(3,), window=4, min_loss_drop=fell, min_context_learned=learnt, why="a made-up row"
+    )
     runs = [flat("te-current", s, 4.5 * (1 + 1e-4 * (s + 1))) for s in range(3)]
     assert paired.judged(from_runs(controls, []), runs, controls, row=row).status == status

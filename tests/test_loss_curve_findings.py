@@ -18,7 +18,7 @@ from paired import ROW, SEEDS, STEPS, Make, at, judged
 RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
 LATE = np.where(np.arange(STEPS) < 100, 1, 1.1)
 PLAIN = LossRow(margin=0.005, window=8, sd=1e-4, sd_df=20, why="a made-up row")
-DRIFT = PLAIN.model_copy(update={"drift": 2e-4})
+DRIFT = PLAIN.model_copy(update={"bf16_margin": 2e-4})
 OWN = Prior(1e-4, 20)
 
 
@@ -38,7 +38,7 @@ def validated(run: Make, *factors: float) -> list[Trajectory]:
 
 
 @pytest.mark.parametrize(
-    ("make", "band_least", "name", "text", "value", "headline"),
+    ("make", "min_step_band", "name", "text", "value", "headline"),
     [
         (
             lambda run: [run("te-current", s, 10, at(80, 88, 0.004)) for s in SEEDS], 5e-4,
@@ -72,10 +72,14 @@ def validated(run: Make, *factors: float) -> list[Trajectory]:
     ids=["loss", "norm", "rising", "falling", "validation"],
 )  # fmt: skip
 def test_a_fault_has_its_sentence_its_number_and_its_headline(
-    golden: Golden, run: Make, make: Callable[[Make], list[Trajectory]], band_least, name, text, value, headline
+    golden: Golden, run: Make, make: Callable[[Make], list[Trajectory]], min_step_band, name, text, value, headline
 ):
     """The sentence names the first seed outside, and the number is the gap that is furthest outside."""
-    row, runs, controls = ROW.model_copy(update={"band_least": band_least}), make(run), [run(seed=s) for s in SEEDS]
+    row, runs, controls = (
+        ROW.model_copy(update={"min_step_band": min_step_band}),
+        make(run),
+        [run(seed=s) for s in SEEDS],
+    )
     found = loss_curves.judge_curves(runs, controls, [golden.seeds[s] for s in SEEDS], golden, row)
     assert {n: f.text for n, f in found.faults.items()} == {name: text}
     assert found.faults[name].value == pytest.approx(value, rel=1e-5)
@@ -105,7 +109,7 @@ def test_gaps_of_a_band_are_to_the_mean_of_run_and_replicas(golden: Golden, run:
 
 def test_the_interval_of_a_trend_is_shared_among_the_looks(bare: Golden, run: Make):
     """With three looks, the error probability of each is a third."""
-    row = LossRow(margin=0.001, seeds=(3, 5, 8), band_least=0.05, window=8, why="a made-up row")
+    row = LossRow(margin=0.001, seeds=(3, 5, 8), min_step_band=0.05, window=8, why="a made-up row")
     runs = [run("te-current", s, 10, RISING) for s in SEEDS]
     found = loss_curves.judge_curves(
         runs, [run(seed=s) for s in SEEDS], [bare.seeds[s] for s in SEEDS], bare, row

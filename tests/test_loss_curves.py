@@ -79,12 +79,12 @@ def test_pairs_are_runs_with_a_control_of_their_machine(run: Make):
 
 def test_bf16_with_replicas_has_bands_from_their_pairs(golden: Golden):
     """Without replicas, or if the row does not ask for drift, the band has one width."""
-    row = LossRow(margin=0.005, drift=1e-6, window=8, norm_least=0.01, why="a made-up row")
+    row = LossRow(margin=0.005, bf16_margin=1e-6, window=8, min_norm_band=0.01, why="a made-up row")
     paired = loss_curves.control_limits(golden, row)
     assert paired.norm is not None and len(set(paired.loss.half)) > 1
     bare = golden.model_copy(update={"seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]})
     for flat in (
         loss_curves.control_limits(bare, row),
-        loss_curves.control_limits(golden, row.model_copy(update={"drift": None})),
+        loss_curves.control_limits(golden, row.model_copy(update={"bf16_margin": None})),
     ):
         assert flat.norm is None and len(set(flat.loss.half)) == 1

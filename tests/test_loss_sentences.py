@@ -70,7 +70,7 @@ def alike(value: float, *names: str) -> dict[str, float]:
 )  # fmt: skip
 def test_a_verdict_on_a_recipe(gaps, controls, status, headline, moved, numbers):
     """Validations and step bands are wide here, so that the gaps of the tail decide."""
-    found = judged(runs("te-current", gaps), runs("bf16", controls), band_least=0.1)
+    found = judged(runs("te-current", gaps), runs("bf16", controls), min_step_band=0.1)
     assert (found.status, found.headline, some(found.loss).moved) == (status, headline, moved)
     assert dict(found.lines)["control"].endswith(f": {moved}")
     assert {k: v for k, v in failing(found).items() if "last validation" not in k} == numbers
@@ -81,9 +81,9 @@ def test_a_gain_of_three_margins_is_no_fault_yet():
     own = runs("te-current", DOWN, validation=1 / 0.99 - 1)
     high = some(some(judged(own, runs("bf16", SAME)).loss).gap).high
     assert -3 * (high / -3) == high
-    found = judged(own, runs("bf16", SAME), margin=high / -3, band_least=0.1)
+    found = judged(own, runs("bf16", SAME), margin=high / -3, min_step_band=0.1)
     assert (found.status, found.headline) == ("improved", LOWER)
-    assert judged(own, runs("bf16", SAME), margin=high / -3.001, band_least=0.1).headline == TOO_GOOD
+    assert judged(own, runs("bf16", SAME), margin=high / -3.001, min_step_band=0.1).headline == TOO_GOOD
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_gain_of_three_margins_is_no_fault_yet():
 )
 def test_a_recipe_whose_validation_rose_did_not_stay(validation, status, moved):
     """BF16 fell by 1%, and the tail of the recipe is where the golden is."""
-    found = judged(runs("te-current", (0.0001, 0.0002, 0.0001), validation), runs("bf16", DOWN), band_least=0.1)
+    found = judged(runs("te-current", (0.0001, 0.0002, 0.0001), validation), runs("bf16", DOWN), min_step_band=0.1)
     assert (found.status, some(found.loss).moved) == (status, moved)
 
 
@@ -124,7 +124,7 @@ def test_a_verdict_on_bf16_itself(gaps, validation, status, headline, moved, num
 )
 def test_bf16_is_held_to_its_own_margin(gaps, drift, status, headline, moved, numbers):
     control = runs("bf16", gaps)
-    found = judged(control, control, drift=drift)
+    found = judged(control, control, bf16_margin=drift)
     assert (found.status, found.headline, some(found.loss).moved) == (status, headline, moved)
     assert some(found.loss).margin == (drift or 0.005)
     assert failing(found) == numbers

@@ -69,7 +69,7 @@ def controls() -> list[Trajectory]:
 def judged(variant: Variant | None) -> Verdict:
     """The verdict on two seeds of te-current beside BF16, which is its own golden."""
     runs = [micro("te-current", variant, seed=seed).model_copy(update={"variant": ""}) for seed in (0, 1)]
-    row = LossRow(margin=0.01, seeds=(2,), window=4, fell=0, why="a run of 16 steps")
+    row = LossRow(margin=0.01, seeds=(2,), window=4, min_loss_drop=0, why="a run of 16 steps")
     return loss.judge(
         runs, controls(), from_runs(controls(), []), Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers()
     )

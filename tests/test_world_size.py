@@ -7,6 +7,7 @@ from fp8parity import checks
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
+from fp8parity.records.check_names import CHECKS
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
 from fp8parity.report import provenance, view
@@ -56,16 +57,29 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
     assert ("x2" in name_of(record)) == (ranks == 2)
 
 
-def test_the_command_of_a_cell_names_its_suite_and_its_ranks():
-    """The report's list of checks is that of the room."""
-    found = {
-        name: module for name, module in checks.CHECKS.items() if isinstance(module, str) and ".distributed." in module
-    }
-    assert set(found) == set(provenance.RANKED)
+def test_command_of_a_cell_names_its_suite_and_its_ranks():
     said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
     assert said == [
         f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
     ]
+
+
+def test_command_of_an_unknown_check_names_no_suite():
+    """The check of a plugin: its test may be anywhere below the folder of the run."""
+    said = provenance.command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
+    assert said == "pytest --recipe te-current --model tiny --execution native"
+
+
+@pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])
+def test_each_check_has_the_name_of_its_entry(name):
+    check = checks.get(name)
+    assert (check.name, check.suite, check.ranked) == (name, CHECKS[name].suite, CHECKS[name].ranked)
+    assert (check.suite == "suites/distributed") == check.ranked
+
+
+def test_loss_parity_is_no_numerics_check():
+    with pytest.raises(ValueError, match="no numerics check; its test is in suites/convergence"):
+        checks.get("loss parity")
 
 
 def test_a_report_says_on_how_many_ranks(trajectory):

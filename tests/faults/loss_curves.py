@@ -80,8 +80,8 @@ def _bf16_validation(run: Make) -> Pair:
 
 LATE = np.where(np.arange(STEPS) < 100, 1, 2)
 RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
-WIDE = ROW.model_copy(update={"band_least": 0.01})
-NO_REPLICAS = ROW.model_copy(update={"drift": None})
+WIDE = ROW.model_copy(update={"min_step_band": 0.01})
+NO_REPLICAS = ROW.model_copy(update={"bf16_margin": None})
 SPIKE = "the loss left the step band"
 GROWS = ("the gap to BF16 changes within the tail by more than the margin", "the gap grows within the tail: +0.397%")
 OUT = "the gap to BF16 is outside the margin"
