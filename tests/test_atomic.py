@@ -18,7 +18,7 @@ from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKe
 from fp8parity.records import atomic, sets
 from fp8parity.records.cell import Execution
 from fp8parity.records.storage import load_records, name_of, write_json
-from fp8parity.report.view import Report
+from fp8parity.report.summary import Report
 from fp8parity.training import provenance
 
 FIXTURES = str(Path(__file__).parents[1] / "fixtures")

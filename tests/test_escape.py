@@ -16,8 +16,9 @@ from fp8parity.gate.feed import Feed
 from fp8parity.gate.fixture import ParityFixture
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report import escape, figures
-from fp8parity.report.snr import HeatView
+from fp8parity.report import escape
+from fp8parity.report.blocks import Plot
+from fp8parity.report.render_html import plotly
 
 LIBRARY = Path(escape.__file__).parents[1]
 EVIL = (
@@ -143,10 +144,11 @@ def test_the_target_of_a_link_cannot_end_early():
 
 
 def test_labels_of_plots_hold_no_tags():
-    view = HeatView(
-        title="t", what="w", row_name="r", rows=["<a href='x'>y</a>"], columns=["c"], values={"fprop": [[1.0]]}
-    )
-    assert figures.heat(view, 0).data[0]["y"] == ["&lt;a href='x'>y&lt;/a>"]
+    evil, template = "<a href='x'>y</a>", "%{y}<extra></extra>"
+    trace = {"y": [evil], "name": evil, "marker": {"text": (evil, None, 1.0)}, "hovertemplate": template}
+    [drawn] = plotly(Plot("n", evil, "s", [trace], {}, height=1))["data"]
+    assert drawn["y"] == [drawn["name"]] == [drawn["marker"]["text"][0]] == ["&lt;a href='x'>y&lt;/a>"]
+    assert drawn["hovertemplate"] == template
 
 
 def test_everything_is_printed_through_the_sink():

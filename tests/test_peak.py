@@ -6,11 +6,13 @@ import csv
 import io
 
 import pytest
+import reports
 import timings
 import torch
 from fp8parity.judging import speed
-from fp8parity.report import RENDERERS, timed, view
+from fp8parity.report import RENDERERS, timed
 from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from fp8parity.training import peak, provenance
 
 SIDE = 64
@@ -65,14 +67,14 @@ def test_a_cpu_has_no_peak(named):
 def test_a_report_says_of_which_peak_the_mfu_is(measured, shown, column):
     record = timings.made(peak_measured=measured)
     verdict = speed.judge(record, None, timings.ROW)
-    report = view.build([verdict], {}, [], "m", Evidence([record]))
-    [row] = report.speeds
-    assert row.mfu.endswith(shown) and row.mfu.count("%") == 2
+    report = Report([verdict], {}, [], "m", Evidence([record]))
+    mfu = reports.tables(report)["Speed and memory"].rows[0][5]
+    assert mfu.endswith(shown) and mfu.count("%") == 2
     [line] = csv.DictReader(io.StringIO(RENDERERS[".csv"](report)))
     assert line["mfu_peak"] == column
 
 
 def test_without_a_peak_there_is_no_mfu():
     record = timings.made(peak_flops=None)
-    [row] = timed.rows([speed.judge(record, None, timings.ROW)], {}, Evidence([record]))
+    [row] = timed.rows(Report([speed.judge(record, None, timings.ROW)], {}, [], "m", Evidence([record])))
     assert (row.mfu_share, row.mfu_peak) == (None, "")

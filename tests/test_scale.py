@@ -10,8 +10,6 @@ import scale
 from fp8parity.judging.compare.change import only_one_side
 from fp8parity.records.cell import Cell
 from fp8parity.report.evidence import Evidence
-from fp8parity.report.html import html
-from fp8parity.report.shortened import CELLS, COLUMNS, MESSAGES, shortened
 
 MANY = 300
 
@@ -66,45 +64,3 @@ def test_a_large_set_is_made_of_cells_with_names_of_plugins(sets):
     names = [p.name for p in sets[MANY].glob("*.json")]
     assert len(names) == MANY
     assert sum("-plugin" in name for name in names) > MANY / 4
-
-
-@pytest.fixture(scope="module")
-def large():
-    """A report with more recipes than a page shows. The last of them is red."""
-    names = tuple(f"te-current-plugin{i}" for i in range(COLUMNS + 20))
-    return reports.report(recipes=names, gaps={(names[-1], "tiny"): 0.0081})
-
-
-def test_a_page_shows_what_is_red_and_says_what_it_leaves_out(large):
-    page = shortened(large)
-    assert [len(v.curves) for v in page.report.curves] == [COLUMNS]
-    assert f"te-current-plugin{COLUMNS + 19} native" in [c.label for v in page.report.curves for c in v.curves]
-    assert all(
-        len(h.columns) == COLUMNS and all(len(row) == COLUMNS for m in h.values.values() for row in m)
-        for h in page.report.heats
-    )
-    assert page.report.heats
-    [line] = page.left_out
-    assert (
-        line
-        == f"This page shows {COLUMNS} of {COLUMNS + 21} curves and columns, what is red first. A .json report holds all of them."
-    )
-    assert line in html(large)
-    assert page.report.sentence == large.sentence
-    assert len(page.report.rows) == len(large.rows)
-
-
-def test_a_usual_report_is_shown_whole(faulty):
-    page = shortened(faulty)
-    assert (page.report, page.cells, page.left_out) == (faulty, faulty.rows, [])
-
-
-def test_many_cells_and_messages_are_cut(large):
-    rows = [
-        large.rows[0].model_copy(update={"anchor": f"cell-{i}", "status": "fail" if i == 999 else "pass"})
-        for i in range(1000)
-    ]
-    page = shortened(large.model_copy(update={"rows": rows, "failures": ["text"] * 1000}))
-    assert (len(page.cells), len(page.report.failures), len(page.report.rows)) == (CELLS, MESSAGES, 1000)
-    assert page.cells[-1].anchor == "cell-999"
-    assert "cell-998" not in page.anchors

@@ -10,8 +10,9 @@ from fp8parity.records.cell import Cell
 from fp8parity.records.check_names import CHECKS
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
-from fp8parity.report import provenance, view
+from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from sessions import cell, stored, verdict
 from verdicts import verdict as made
 
@@ -58,7 +59,7 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
 
 
 def test_command_of_a_cell_names_its_suite_and_its_ranks():
-    said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
+    said = [command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
     assert said == [
         f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
     ]
@@ -66,7 +67,7 @@ def test_command_of_a_cell_names_its_suite_and_its_ranks():
 
 def test_command_of_an_unknown_check_names_no_suite():
     """The check of a plugin: its test may be anywhere below the folder of the run."""
-    said = provenance.command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
+    said = command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
     assert said == "pytest --recipe te-current --model tiny --execution native"
 
 
@@ -96,5 +97,5 @@ def test_a_report_says_on_how_many_ranks(trajectory):
         for n in (2, 4)
     ]
     [found] = evaluate(records, *stored())
-    page = view.build(found.verdicts, None, [], "here", Evidence())
+    page = Report(found.verdicts, None, [], "here", Evidence())
     assert [(row.ran, row.label) for row in page.rows] == [(f"native x{n}", f"te-current native x{n}") for n in (2, 4)]

@@ -7,7 +7,7 @@ To import this module is enough. The corpus takes 0.3 s, the templates of all re
 from __future__ import annotations
 
 from fp8parity.gate import selection
-from fp8parity.report import escape, templates
+from fp8parity.report import render_html
 from fp8parity.training import hardware, provenance
 from fp8parity.training.isolation import pinned_threads
 from fp8parity.workload import corpus
@@ -19,8 +19,4 @@ with pinned_threads(1):  # a process with a pool of threads must not be forked
 hardware.operations_per_second()
 provenance.versions()
 selection.suite_cells(presets())
-for sink, ending in ((escape.markdown, ".md.j2"), (escape.visible, ".html.j2")):
-    environment = templates.environment(sink, html=ending == ".html.j2")
-    for path in templates.FOLDER.iterdir():
-        if path.name.endswith(ending):
-            environment.get_template(path.name)
+render_html._environment().get_template("page.html.j2")
