@@ -10,6 +10,7 @@ import pytest
 import reports
 from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.schema import Measurement
+from fp8parity.report.blocks import Trace
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.plots import BETTER, COLORS, RED, WORSE, error
 from fp8parity.report.sections import snr
@@ -23,7 +24,7 @@ def with_loss(v: Verdict, **changes: object) -> Verdict:
     return v.model_copy(update={"detail": some(v.loss).model_copy(update=changes)})
 
 
-def of(plot, name: str) -> list[dict]:
+def of(plot, name: str) -> list[Trace]:
     """The traces of a name."""
     return [t for t in plot.data if t.get("name") == name]
 
