@@ -142,7 +142,7 @@ def test_nothing_right_of_the_records_names_torch(room):
         ),
         (
             "torchao",
-            {"torchao.py", "torchao_experts.py", "torchao_gemms.py", "torchao_mx_gemms.py", "torchao_ranks.py"},
+            {"torchao.py", "torchao_experts.py", "torchao_gemms.py", "torchao_mx_gemms.py"},
         ),
     ],
 )

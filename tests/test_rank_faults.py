@@ -47,7 +47,7 @@ def planted(spec, monkeypatch):
     [
         (
             "kill",
-            r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 lost it in collective \d+ \(gloo:|torchrun then ended rank 0)",
+            r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 was in collective \d+ \(gloo:|torchrun then ended rank 0)",
         ),
         ("leave", "^2 ranks: rank 1 failed: ValueError: the disk of this rank is full"),
         ("nan", r"the loss of step 1 is not finite on rank 1 \(nan\)"),
@@ -73,7 +73,7 @@ def test_a_hung_collective_is_named_with_the_rank_that_never_came(planted, monke
 
     monkeypatch.setattr(report, "sentence", keep)
     before = time.monotonic()
-    words = r"rank 0 hangs in collective \d+ \(gloo:all_gather of \d+ BFloat16\): rank 1 never came to it and stands in hang \(rank_faults"
+    words = r"rank 0 hangs in collective \d+ \(gloo:all_gather of \d+ BFloat16\): rank 1 never came to it and is in hang \(rank_faults"
     with pytest.raises(ValueError, match=words):
         planted("hang and be seen")
     assert time.monotonic() - before < 150
@@ -98,7 +98,7 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
     monkeypatch.setattr(launch, "GRACE", 1.0)
     with pytest.raises(
         ValueError,
-        match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py",
+        match=r"2 ranks did not end within 25 s: rank 0 is in .*; rank 1 is in hang \(rank_faults.py",
     ):
         planted("hang", limit=limit, patience=100)
 
@@ -152,7 +152,7 @@ def rank(number: int, state: str, **more: object) -> RankReport:
                 rank(0, "failed", error="RuntimeError: Connection closed", when=1),
                 rank(1, "failed", error="KeyError: 'x'", when=2),
             ],
-            "rank 1 failed: KeyError: 'x'; rank 0 then lost the others",
+            "rank 1 failed: KeyError: 'x'; rank 0 then failed, too",
         ),
     ],
 )

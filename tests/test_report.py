@@ -29,7 +29,7 @@ HEADLINE = "known fail until 2999-01-01: https://example.org/7 (the scale is app
 def test_a_failing_gap_is_named_with_margin_and_blame(faulty):
     gap = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
     assert 0.0078 < gap.mean < 0.0084
-    first = f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe moved, not the framework."
+    first = f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe changed, not the framework."
     assert faulty.sentence.startswith(f"{first} 2 of 22 checks are not green;")
     assert not faulty.green
 

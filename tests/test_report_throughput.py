@@ -13,7 +13,7 @@ from fp8parity.judging.claims import Claim
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
-from fp8parity.records.timings import Category, Split
+from fp8parity.records.times import Category, Split
 from fp8parity.report import RENDERERS, gemms, worths
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.sections import depth
