@@ -10,7 +10,7 @@ import pytest
 import reports
 from fp8parity import report as formats
 from fp8parity.cli import main
-from fp8parity.judging import claims
+from fp8parity.judging.policy import claims
 from fp8parity.judging.verdict import NumericsDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
