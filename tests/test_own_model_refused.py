@@ -108,7 +108,7 @@ def trajectory(session, tmp_path):
 
 
 @pytest.mark.parametrize(("model", "sentence"), WRONG.values(), ids=WRONG)
-def test_one_sentence_and_nothing_written(model, sentence, trajectory):
+def test_wrong_model_is_one_sentence_and_no_file(model, sentence, trajectory):
     with pytest.raises(ValueError, match=re.escape(sentence)) as error:
         trajectory(model)
     assert str(error.value).startswith("pair: ") and "\n" not in str(error.value)
@@ -169,13 +169,13 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("model", "sentence"), UNFIT.values(), ids=UNFIT)
-def test_a_model_that_a_recipe_cannot_convert(model, sentence, trajectory, eager):
+def test_unfit_model_is_refused_by_the_recipe(model, sentence, trajectory, eager):
     with pytest.raises(ValueError, match=re.escape(sentence)) as error:
         trajectory(model, "te-current")
     assert str(error.value).startswith("te-current") and "\n" not in str(error.value)
 
 
-def test_what_is_kept_in_bf16_is_no_obstacle(eager):
+def test_module_kept_in_bf16_is_no_obstacle(eager):
     attends = replace(UNFIT["not called"][0], keep=("attention",))
     assert [m.fqn for m in trained(attends, "te-current").inventory] == ["unembed"]
     uneven = small(factory=half_odd, batches=lambda *at: tuple(t % 40 for t in ids(*at)), keep=("unembed",))
@@ -187,7 +187,7 @@ def test_another_corpus_is_refused(trajectory):
         trajectory(small(), corpus="topics")
 
 
-def test_numerics_checks_and_timings_need_a_model_of_this_project(session):
+def test_numerics_checks_need_a_model_of_this_project(session):
     session.presets = {"pair": small()}
     cell = Cell(model="pair", recipe="te-current", execution=Execution.EMULATED, corpus="chain")
     assert session.skip_reason("gradients", cell) == NOT_OURS.format("pair")
