@@ -135,11 +135,12 @@ def test_products_have_their_layouts_and_accumulation(te_gemms):
     assert [made.formats(p) for p in wanted] == [("e4m3", "e4m3"), ("e5m2", "e4m3"), ("e5m2", "e4m3")]
 
 
-def test_the_recipe_sets_the_accumulation(te_gemms):
+def test_recipe_sets_the_accumulation_unless_published(te_gemms):
     split = {f"fp8_gemm_{p}": SimpleNamespace(use_split_accumulator=p != "dgrad") for p in ("fprop", "dgrad", "wgrad")}
-    made, wanted = door(te_gemms, made=SimpleNamespace(**split))
-    assert [made.split(p) for p in wanted] == [True, False, True]
-    assert [door(te_gemms, made=SimpleNamespace(**split), published=True)[0].split(p) for p in wanted] == [False] * 3
+    for published, wanted in ((False, [True, False, True]), (True, [False] * 3)):
+        made, products = door(te_gemms, made=SimpleNamespace(**split), published=published)
+        assert [made.split(p) for p in products] == wanted
+        assert made.quantizers["w"].usage == (True, not published)
 
 
 def test_step_quantizes_six_directions_and_keeps_operands(te_gemms):
