@@ -180,9 +180,7 @@ def test_modes(session, tmp_path):
     cell = Cell(model=model.name, recipe="bf16", execution=Execution.NATIVE, corpus=model.corpus)
     assert session.trajectory(cell, 0).mode == Mode.EAGER
     session.settings = Settings(records=tmp_path / "other", mode=Mode.COMPILED)
-    with pytest.raises(
-        ValueError, match=r"mode compiled compiles blocks; name the module that holds them"
-    ):
+    with pytest.raises(ValueError, match=r"mode compiled compiles blocks; name the module that holds them"):
         session.trajectory(cell.model_copy(update={"model": "bare"}), 0)
     session.settings = Settings(records=tmp_path / "other", mode=Mode.GRAPHED)
     with pytest.raises(ValueError, match="mode graphed captures CUDA graphs and needs a GPU"):

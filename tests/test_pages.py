@@ -30,7 +30,7 @@ def faults(page: Path) -> list[str]:
         target = page.parent / path if path else page
         if not path.startswith("http") and not (target.exists() and (not anchor or anchor in anchors(target))):
             found.append(f"link: {path}#{anchor}")
-    named = re.findall(r"(?:docs|golden|tests|suites|benchmarks|fixtures)/[\w./-]+\.(?:md|py|zip|toml|csv)", text)
+    named = re.findall(r"`((?:docs|golden|tests|suites|benchmarks|fixtures)/[\w./-]+\.(?:md|py|zip|toml|csv))`", prose)
     return found + [f"no such file: {name}" for name in named if not (ROOT / name).exists()]
 
 
@@ -47,6 +47,14 @@ def test_user_page_fits_on_a_few_screens(page):
     assert [line for line in lines if len(line) > MAX_LINE and " " in line.strip()] == []
     items = re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", "\n".join(lines))
     assert [item for item in items if item.strip().count("\n") >= MAX_PARAGRAPH] == []
+
+
+def test_paths_in_contributing_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = re.findall(r"`((?:[a-z_]+/)+(?:[a-z_]+\.(?:py|toml|md))?|runner\.py)`", text)
+    places = (ROOT, ROOT / "fixtures/fp8parity")
+    assert len(named) > 40
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
 
 
 def test_every_status_and_check_has_its_row():

@@ -9,13 +9,13 @@ import gemm_records
 import made_up_gpu as gpu
 import pytest
 import reports
-from fp8parity.judging.claims import Claim
+from fp8parity.judging.policy.claims import Claim
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
-from fp8parity.records.timings import Category, Split
+from fp8parity.records.times import Category, Split
 from fp8parity.report import RENDERERS, figures, gemms, throughput, throughput_figures, view, worths
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.throughput import GemmPoint, SizePoint

@@ -9,7 +9,7 @@ import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.records.device import Part
+from fp8parity.records.times import Part
 from fp8parity.timing import blocks, graphs, split, steps, turns
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
