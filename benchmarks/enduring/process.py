@@ -136,7 +136,7 @@ def _child(work: Work, folder: Path, disturbance: Disturbance, count: mmap.mmap,
         os.chdir(folder)
         os.environ.pop("CI", None)
         signal.alarm(LIMIT)
-        atomic._cleaned.clear()  # a new process
+        atomic._remove_leftovers.cache_clear()  # a new process
         if disturbance.largest is not None:
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
             resource.setrlimit(resource.RLIMIT_FSIZE, (disturbance.largest, disturbance.largest))
