@@ -19,7 +19,8 @@ from fp8parity.recipes.registry import preload
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Throughput
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.training import benchmark, hardware
+from fp8parity.timing import steps
+from fp8parity.training import hardware
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import TIMED
@@ -43,16 +44,16 @@ def timed(asked: Asked, length: int, device: torch.device) -> Throughput:
     """Time one length. Its ``variant`` is "rowsxlength", unless rows and length are those of the suite."""
     known = TIMED[asked.model]
     rows = max(1, asked.tokens // length)
-    record = benchmark.measure(
+    step = steps.training_step(
         presets()[asked.model].model,
         recipes.get(asked.recipe),
         asked.execution,
         replace(known.schedule, rows=rows, length=length),
         corpus.load("topics"),
-        device=device,
-        mode=asked.mode,
-        pairs=asked.pairs,
+        device,
+        asked.mode,
     )
+    record = steps.timed(step, "", asked.pairs)
     same = (rows, length) == (known.schedule.rows, known.schedule.length)
     return record if same else record.model_copy(update={"variant": f"{rows}x{length}"})
 

@@ -14,7 +14,7 @@ from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
-from fp8parity.training.device_profile import GPU as SIZES
+from fp8parity.timing.profile import GPU as SIZES
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, Workload
 

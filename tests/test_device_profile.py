@@ -12,8 +12,9 @@ from fp8parity.recipes import registry
 from fp8parity.records import sets
 from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
-from fp8parity.training import device_profile, hardware
-from fp8parity.training.device_profile import Sizes
+from fp8parity.timing import profile as device_profile
+from fp8parity.timing.profile import Sizes
+from fp8parity.training import hardware
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
 

@@ -6,7 +6,7 @@ import pytest
 from fp8parity import recipes
 from fp8parity.numerics.operands import FAMILIES, draw
 from fp8parity.recipes.adapter import Cast, GemmTerms
-from fp8parity.timing.bf16 import BF16Gemms
+from fp8parity.timing.gemms import BF16Gemms
 
 EXACT = {"e4m3": 0.0265, "e5m2": 0.053, "bf16": 0.0016}
 """The relative error that an operand of this format adds to a product of Gaussian operands. Errors of both add in squares."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fp8parity.judging import speed, speed_goldens
 from fp8parity.records.schema import Watch
-from fp8parity.training import gpu_monitor
+from fp8parity.timing import monitor as gpu_monitor
 from timings import GPU, ROW, made
 
 
@@ -151,13 +151,13 @@ def test_two_whole_samples_tell_the_load_of_others(monkeypatch, others, found):
     """The sample that ends at 100.2 s holds work of this process. Those that end at 100.4 and 100.6 s begin after it."""
     driver = Driver(others)
     monitor = driver.monitor(monkeypatch)
-    assert monitor._utilisation() == found
+    assert monitor._utilization() == found
     assert 100.6 <= driver.now < 100.65
 
 
 def test_a_driver_that_keeps_no_samples_is_asked_after_a_second(monkeypatch):
     driver = Driver({}, keeps=False)
-    assert driver.monitor(monkeypatch)._utilisation() == 7
+    assert driver.monitor(monkeypatch)._utilization() == 7
     assert driver.now >= 100.07 + gpu_monitor.SETTLE
 
 

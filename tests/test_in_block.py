@@ -15,7 +15,7 @@ from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OP
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
 from fp8parity.records.device import Part, PartTime
-from fp8parity.training.device_profile import GPU as SIZES
+from fp8parity.timing.profile import GPU as SIZES
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
 

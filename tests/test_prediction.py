@@ -23,7 +23,7 @@ from fp8parity.prediction.step import (
 )
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.training.blocks import shape_of
+from fp8parity.timing.blocks import shape_of
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
 

@@ -14,14 +14,13 @@ from timings import made
 def test_each_length_has_its_rows_and_its_name(monkeypatch):
     asked: list[Schedule] = []
 
-    def measure(config, recipe, execution, schedule, corpus, **options):
+    def training_step(config, recipe, execution, schedule, corpus, device, mode):
         asked.append(schedule)
         cell = Cell(model=config.name, recipe=recipe.name, execution=execution, corpus=corpus.name)
-        return made(
-            cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=options["mode"]
-        )
+        return made(cell=cell, tokens=schedule.tokens, attention="cudnn first", optimizer="compiled AdamW", mode=mode)
 
-    monkeypatch.setattr(sequence_lengths.benchmark, "measure", measure)
+    monkeypatch.setattr(sequence_lengths.steps, "training_step", training_step)
+    monkeypatch.setattr(sequence_lengths.steps, "timed", lambda step, *_: step)
     lengths = (512, 2048, 32_768)
     terms = sequence_lengths.Asked(
         "1b", "te-current", Execution.FUSED, TIMED["1b"].schedule.tokens, Mode.COMPILED_GRAPHED, 6

@@ -1,0 +1,208 @@
+"""Timing of training steps: turns, a machine that slows down, how both sides are made, model FLOPs and the peak."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fp8parity import recipes
+from fp8parity.judging import speed
+from fp8parity.recipes import ConvertedModel, Recipe
+from fp8parity.records.cell import Execution, Mode
+from fp8parity.timing import steps, turns
+from fp8parity.training import provenance
+from fp8parity.training.compiled_update import CompiledUpdate
+from fp8parity.training.step import MasterWeightOptimizer
+from fp8parity.workload import corpus
+from timings import GPU, ROW
+from torch import nn
+from trajectories import NANO
+
+CPU = torch.device("cpu")
+
+
+class Machine:
+    """A machine under a made-up clock: a recipe's step takes its seconds, times a slow-down that grows with the clock."""
+
+    def __init__(self, drift: float = 0.0) -> None:
+        self.now, self.drift = 0.0, drift
+        self.order: list[str] = []
+
+    def side(self, name: str, seconds: float) -> SimpleNamespace:
+        def run(number: int) -> float:
+            self.order.append(name)
+            took = number * seconds * (1 + self.drift * self.now)
+            self.now += took
+            return took
+
+        return SimpleNamespace(run=run, memory=1)
+
+
+def in_turns(machine: Machine) -> turns.Turns:
+    """Time a recipe that takes 1 / 1.25 of BF16's time."""
+    sides = [machine.side("bf16", 0.025), machine.side("recipe", 0.02)]
+    return turns.in_turns(lambda: sides[0], lambda: sides[1], CPU, pairs=17)
+
+
+def test_turns_alternate_and_have_the_same_number_of_steps():
+    machine = Machine()
+    run = in_turns(machine)
+    assert machine.order[-34:] == ["bf16", "recipe"] * 17
+    assert run.steps_a_block == 10  # 0.25 s of BF16
+    assert run.bf16_seconds == pytest.approx([0.25] * 17) and run.recipe_seconds == pytest.approx([0.2] * 17)
+
+
+def test_a_machine_that_slows_down_does_not_bias_the_ratio():
+    """The clock slows a turn by a fifth and more over the session. One side after the other would be off by 8%."""
+    run = in_turns(Machine(drift=0.05))
+    assert run.bf16_seconds[-1] / run.bf16_seconds[0] > 1.2
+    assert abs(np.median(np.divide(run.bf16_seconds, run.recipe_seconds)) / 1.25 - 1) < 0.015
+    apart = Machine(drift=0.05)
+    plain, ours = apart.side("bf16", 0.025), apart.side("recipe", 0.02)
+    first, second = [plain.run(10) for _ in range(11)], [ours.run(10) for _ in range(11)]
+    assert np.median(np.divide(first, second)) / 1.25 - 1 < -0.08
+
+
+def test_the_gpu_rests_before_each_turn(monkeypatch):
+    rests: list[float] = []
+    monkeypatch.setattr(turns.time, "sleep", rests.append)
+    side = Machine().side("bf16", 0.1)
+    turns.in_turns(lambda: side, lambda: side, CPU, pairs=3, rest=0.5)
+    assert rests == [0.5] * 6
+
+
+def test_a_step_that_is_not_finite_has_no_time():
+    side = turns.Side(lambda number: torch.tensor([1.0, math.nan]), CPU)
+    with pytest.raises(ValueError, match="a timed step gave a value that is not finite"):
+        side.run(2)
+
+
+def test_garbage_of_an_earlier_cell_is_not_counted(monkeypatch):
+    class Model:
+        pass
+
+    models = [Model()]
+    models[0].compiled = models  # type: ignore[attr-defined]  # a cycle, as a compiled module has
+    alive = weakref.ref(models[0])
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0 if alive() is None else 1)
+    del models
+    assert alive() is not None
+    assert turns._held(torch.device("cuda:0")) == 0
+
+
+@pytest.mark.slow
+def test_real_steps_on_a_cpu_are_timed_and_not_gated(eager, monkeypatch):
+    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
+    terms = NANO.schedule, corpus.load("topics"), CPU, Mode.EAGER
+    pair = steps.training_step(NANO.model, recipes.get("te-current"), Execution.EMULATED, *terms)
+    run = steps.timed(pair, "s", pairs=8)
+    assert len(run.bf16_seconds) == len(run.recipe_seconds) == 8
+    assert all(0 < s < 60 for s in (*run.bf16_seconds, *run.recipe_seconds))
+    assert speed.measured(run).ratio < 1  # the emulation is slower than BF16
+    assert (run.watch, run.mode, run.tokens, run.optimizer) == (None, "eager", NANO.schedule.tokens, "torch's AdamW")
+    assert speed.judge(run.model_copy(update={"bf16_memory": 1}), None, ROW).status == "inconclusive"
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """Make the sides of a step without training it, and return how: (optimizer, mode, pool) of each, modules left out."""
+    taken, left_out = list[tuple[type, Mode, object]](), list[nn.Module]()
+    apply, build = recipes.apply, steps.models.build
+
+    def applied(model: nn.Module, recipe: Recipe, execution: Execution, *, tokens: int) -> ConvertedModel:
+        how = (
+            Execution.EMULATED if recipe.linear.quantized else Execution.NATIVE
+        )  # the emulation represents TE's linears
+        return replace(apply(model, recipe, how, tokens=tokens), execution=execution)
+
+    def make_step(converted, optimizer, schedule, mode, pool):
+        taken.append((type(optimizer), mode, pool))
+
+    monkeypatch.setattr(recipes, "apply", applied)
+    monkeypatch.setattr(steps.models, "build", lambda config, seed, device: build(config, seed))
+    monkeypatch.setattr(steps, "microbatches", lambda *_: [])
+    monkeypatch.setattr(steps, "make_step", make_step)
+    monkeypatch.setattr(steps, "leave_out", left_out.extend)
+    monkeypatch.setattr(steps, "warmed", lambda make, device, graphed: make())
+    handles = iter(["one", "another"])
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
+
+    def sides(recipe: str, execution: Execution, mode: Mode):
+        device = torch.device("cuda:0")
+        terms = NANO.model, recipes.get(recipe), execution, NANO.schedule, corpus.load("topics"), device, mode
+        pair = steps.training_step(*terms)
+        pair.control(), pair.candidate()
+        return taken, len(left_out), pair.facts["optimizer"]
+
+    return sides
+
+
+def test_a_fused_layer_is_not_compiled_and_bf16_is(made):
+    taken, _, _ = made("te-current", Execution.FUSED, Mode.COMPILED_GRAPHED)
+    assert [mode for _, mode, _ in taken] == [Mode.COMPILED_GRAPHED, Mode.GRAPHED]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "mode", "number"),
+    [
+        ("te-delayed", Mode.COMPILED_GRAPHED, 7),
+        ("te-delayed", Mode.GRAPHED, 0),
+        ("te-current", Mode.COMPILED_GRAPHED, 0),
+    ],
+)
+def test_linears_with_delayed_scales_are_not_traced(made, recipe, mode, number):
+    assert made(recipe, Execution.NATIVE, mode)[1] == number
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "name", "pool"),
+    [
+        (Mode.COMPILED, CompiledUpdate, "compiled AdamW", None),
+        (Mode.COMPILED_GRAPHED, CompiledUpdate, "compiled AdamW", "one"),
+        (Mode.EAGER, MasterWeightOptimizer, "torch's AdamW", None),
+    ],
+)
+def test_both_sides_share_optimizer_and_graph_memory(made, mode, optimizer, name, pool):
+    taken, _, recorded = made("te-current", Execution.NATIVE, mode)
+    assert taken == [(optimizer, mode, pool)] * 2 and recorded == name
+
+
+def test_model_flops_by_hand():
+    c = replace(NANO.model, dim=64, layers=1, heads=2, kv_heads=1, hidden=128)
+    matrices = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 128 + c.vocab * 64
+    vectors = c.parameters - matrices - (0 if c.tied else c.vocab * 64)
+    assert 0 < vectors < 400  # norms: counted as parameters, no products
+    assert steps.flops_per_token(c, 32) == 6 * (matrices + vectors) + 6 * 64 * 32
+    assert steps.flops_per_token(c, 64) - steps.flops_per_token(c, 32) == 6 * 64 * 32
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "peak", "sides"),
+    [
+        ("NVIDIA H200", "cuda", (989e12, False), []),
+        (GPU, "cuda", (2 * 8192**3 / 2e-6, True), [8192]),
+        ("AMD EPYC", "cpu", (None, False), []),
+    ],
+)
+def test_the_peak_is_of_the_data_sheet_or_measured(monkeypatch, name, device, peak, sides):
+    """The fastest of the timed products counts."""
+    measured: list[int] = []
+
+    def times(work, of):
+        measured.append(8192)
+        return [5e-6, 2e-6, 3e-6]
+
+    monkeypatch.setattr(steps, "seconds", times)
+    monkeypatch.setattr(torch, "randn", lambda *size, **_: torch.zeros(1))
+    monkeypatch.setattr(provenance, "device_name", lambda device: name)
+    assert steps.peak_of(torch.device(device)) == peak
+    assert measured == sides
+
+
+def test_a_real_product_has_a_rate():
+    assert steps.measured_peak(CPU, 64) > 0
