@@ -21,7 +21,7 @@ from fp8parity.report import terminal
 def table(report, width):
     raise KeyError("column")
 
-terminal.table = table
+PATCH.setattr(terminal, "table", table)
 """
 BROKEN_VIEW = """
 from fp8parity.report import curves
@@ -31,7 +31,7 @@ def views(verdicts, evidence):
         raise KeyError("curve")
     return []
 
-curves.views = views
+PATCH.setattr(curves, "views", views)
 """
 INTERNAL = """
 def pytest_runtest_logfinish(nodeid):
@@ -65,7 +65,7 @@ def pytest_runtest_logfinish(nodeid):
 """Where a report was to stand in a folder there is a file when the tests are done. What can be seen before is refused before."""
 WAYS = {
     "--parity-report late/r.html could not be written: ": ("--parity-report", "late/r.html"),
-    "--junitxml ": ("--junitxml", FULL),
+    "a file of another plugin could not be written: ": ("--junitxml", FULL),
     "the step summary could not be written: [Errno 28] cannot write /dev/full: No space left on device": (),
 }
 
