@@ -21,7 +21,7 @@ def make(folder: Path) -> Path:
     (folder / "suites").symlink_to(ROOT / "suites")
     (folder / "golden").mkdir()
     (folder / "golden" / "policy.toml").write_text(
-        '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nfell = 0\nwhy = "twelve steps of one layer"\n'
+        '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nmin_loss_drop = 0\nwhy = "twelve steps of one layer"\n'
         '[[golden]]\nleast_seeds = 3\nwhy = "twelve steps of one layer"\n'
     )
     (folder / ".gitignore").write_text(".parity/\nout.*\n__pycache__/\n.pytest_cache/\n")

@@ -85,13 +85,6 @@ def test_a_report_that_cannot_be_written_is_one_line(gate, tmp_path, line, argum
     assert "generated xml file" not in done.stdout
 
 
-def test_an_unknown_ending_is_wrong_usage_before_anything_runs(gate, tmp_path):
-    done = gate("--parity-report", "r.pdf")
-    assert done.returncode == 4
-    assert "--parity-report r.pdf: no renderer for '.pdf'; use .md or .html or .json" in done.stderr
-    assert not (tmp_path / ".parity").exists()
-
-
 def test_a_table_that_cannot_be_drawn_leaves_the_sentence(gate):
     done = gate(more=BROKEN_TABLE)
     assert done.returncode == 3
