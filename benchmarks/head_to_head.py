@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import peers
 import trials
 from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.loss_curves import LINES
+from fp8parity.judging.quantities import WINDOWS
 from fp8parity.judging.stats import share_interval
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import AnyRecord, Measurements, NonFinite
@@ -55,7 +55,7 @@ class Judged:
             return "-"
         if self.verdict.loss and self.verdict.loss.odd_start:
             return "first step"
-        named = [k for k in dict(self.verdict.lines) if k in LINES]
+        named = [k for k in dict(self.verdict.lines) if k in {q.name for q in WINDOWS}]
         return ", ".join(named) or ("undecided" if self.verdict.status == "inconclusive" else "gap")
 
     @property

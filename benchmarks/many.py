@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from fp8parity.judging import bounds, loss_curves, stats
-from fp8parity.judging.first_step import TOTAL
-from fp8parity.judging.loss import IMPLAUSIBLE
+from fp8parity.judging import bounds, stats, tolerances
+from fp8parity.judging.decide import IMPLAUSIBLE
+from fp8parity.judging.gradients import TOTAL
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
@@ -66,8 +66,8 @@ class Yardstick:
     row: LossRow
     tail: int
     is_control: bool
-    limits: loss_curves.Limits
-    control: loss_curves.Limits
+    limits: tolerances.Limits
+    control: tolerances.Limits
     prior: stats.Prior | None
     drift_prior: stats.Prior | None
     start: bounds.Limits | None
@@ -76,17 +76,17 @@ class Yardstick:
     @classmethod
     def of(cls, cell: Cell, golden: Golden, rules: Policy, numbers: MeasuredNumbers, device: str) -> Yardstick:
         row = rules.loss_row(cell).within(len(golden.seeds))
-        own = loss_curves.control_limits(golden, row)
+        own = tolerances.control_limits(golden, row)
         first = Measurement(metric=TOTAL, where=cell.model, value=1.0)
         start, control_start = (bounds.limits(rules, numbers, c, LOSS, first, device) for c in (cell, cell.control))
         return cls(
             row=row,
             tail=golden.tail,
             is_control=cell.is_control,
-            limits=own if cell.is_control else loss_curves.recipe_limits(golden, cell.recipe, row),
+            limits=own if cell.is_control else tolerances.recipe_limits(golden, cell.recipe, row),
             control=own,
-            prior=loss_curves.prior_of(golden, cell.recipe, row),
-            drift_prior=loss_curves.prior_of(golden, CONTROL_RECIPE, row),
+            prior=tolerances.prior_of(golden, cell.recipe, row),
+            drift_prior=tolerances.prior_of(golden, CONTROL_RECIPE, row),
             start=start,
             control_start=control_start,
         )
@@ -202,7 +202,7 @@ def _place(low: stats.Floats, high: stats.Floats, margin: float) -> Words:
     return np.where((-margin < low) & (high < margin), "inside", outer)
 
 
-def _outside_limits(runs: Curves, reference: Curves, limits: loss_curves.Limits, stick: Yardstick) -> dict[str, Marks]:
+def _outside_limits(runs: Curves, reference: Curves, limits: tolerances.Limits, stick: Yardstick) -> dict[str, Marks]:
     """What left its limits during the runs, by name: marks [cells]."""
     half = stick.tail // 2
     gap = runs.loss[..., -2 * half :] / reference.loss[..., -2 * half :] - 1
@@ -213,9 +213,7 @@ def _outside_limits(runs: Curves, reference: Curves, limits: loss_curves.Limits,
         "step band": _beyond(limits.loss, runs.loss, reference.loss),
         "norm band": norm,
         "trend": np.isin(trend, ("above", "below")),
-        "last validation": np.asarray(
-            ~(np.abs(runs.validation / reference.validation - 1) <= limits.validation).all(-1)
-        ),
+        "last validation": np.asarray(~(np.abs(runs.validation / reference.validation - 1) <= limits.last).all(-1)),
     }
 
 

@@ -19,9 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from fp8parity import runs
 from fp8parity.judging.pair import judge, shape
-from fp8parity.judging.pair.aligned import align, correlation
-from fp8parity.judging.pair.finding import PUBLISHED, Asked
-from fp8parity.judging.pair.noise import tail_of
+from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions, Pairs, align
+from fp8parity.judging.pair.pairing import correlation
 from fp8parity.judging.stats import share_interval
 from fp8parity.records import atomic
 from fp8parity.records.schema import AnyRecord, Trajectory
@@ -34,7 +33,11 @@ OWN_GAP = {("te-nvfp4", None), ("te-nvfp4-tail-bf16", None), ("te-delayed", "1b"
 """Recipes whose own measured gap is far from zero (golden/policy.toml gives te-nvfp4 and te-delayed wider margins, and the variant has the
 GEMMs of te-nvfp4 in most of its layers): planted gaps would be added to it."""
 GAPS = {"no gap": 0.0, "gap 0.5%": 0.005, "gap 1%": 0.01, "gap 2%": 0.02}
-SPREAD = {"no gap, with spread": 0.0, "gap at the margin, with spread": Asked.margin, "gap 0.5%, with spread": 0.005}
+SPREAD = {
+    "no gap, with spread": 0.0,
+    "gap at the margin, with spread": PairOptions.margin,
+    "gap 0.5%, with spread": 0.005,
+}
 SPIKES = {"none": 0.0, "1%": 0.01, "2%": 0.02, "5%": 0.05}
 GROWS = "grows to 0.5%"
 OTHER = "other seed"
@@ -103,7 +106,7 @@ def spreads(pairs: Sequence[Recorded]) -> list[str]:
     for p in pairs:
         pair = align(as_run(p.control), as_run(p.candidate))
         groups.setdefault(p.candidate.cell.model, {}).setdefault(p.candidate.cell.id, []).append(
-            float(pair.gap[-tail_of(pair, Asked()) :].mean())
+            float(pair.gap[-pair.tail :].mean())
         )
     lines = ["| model | recipes | runs | standard deviation of the tail gap |", "|---|---|---|---|"]
     for model, cells in groups.items():
@@ -119,7 +122,7 @@ def spikes(pairs: Sequence[Recorded]) -> list[str]:
     lines = ["| spike | pairs | told as a rise | told as a move downwards |", "|---|---|---|---|"]
     for name, size in SPIKES.items():
         made = [(p, curve_of(p.candidate).with_gap(_middle(p.candidate.steps, size))) for p in pairs]
-        found = [shape.jumps([align(as_run(p.control), _run(fp8))], Asked()) for p, fp8 in made]
+        found = [shape.describe_jumps(Pairs((align(as_run(p.control), _run(fp8)),), PairOptions())) for p, fp8 in made]
         down = [
             any(_downwards(f.text, p.candidate.steps // 2) for f in told)
             for (p, _), told in zip(made, found, strict=True)
@@ -133,7 +136,7 @@ def spikes(pairs: Sequence[Recorded]) -> list[str]:
 def _downwards(text: str, start: int) -> bool:
     """Whether a line tells a move downwards above the margin after a step."""
     by = re.search(r" by (-[\d.]+)% (?:at|from) step (\d+)", text)
-    return bool(by and float(by[1]) / 100 < -Asked.margin and int(by[2]) > start)
+    return bool(by and float(by[1]) / 100 < -PairOptions.margin and int(by[2]) > start)
 
 
 def _middle(steps: int, size: float) -> list[float]:
@@ -180,7 +183,7 @@ def whole(pairs: Sequence[Recorded]) -> list[str]:
     lines = ["| planted | pairs | right verdict | harmful verdict [95% interval] |", "|---|---|---|---|"]
     for name in (*PLANTED, *SPREAD):
         found = [
-            judge([_run(a)], [_run(b)], Asked()).status
+            judge([_run(a)], [_run(b)], PairOptions()).status
             for p in pairs
             if name in (made := planted(p))
             for a, b in [made[name]]
@@ -213,7 +216,7 @@ def _judged(format: str, curves: tuple[Curve, Curve]) -> str:
         bf16, fp8 = (
             runs.read(WRITERS[format](Path(scratch) / side, c)) for side, c in zip(("bf16", "fp8"), curves, strict=True)
         )
-        return judge([bf16], [fp8], Asked()).status
+        return judge([bf16], [fp8], PairOptions()).status
 
 
 MARK = re.compile(r"(<!-- pairs: (\w+) -->\n).*?(<!-- end -->)", re.S)

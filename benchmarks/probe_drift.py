@@ -10,7 +10,7 @@ with ``--share``. What is judged wrong stands at the end of the line. Compiled b
 is eager.
 
 Each run is one line: the SQNR in dB of all quantized weights at both steps, its change, and the lowest of a single weight. The last line
-has the ranges over all runs, on which the limits of ``judging/arithmetic.py`` rest, and what the probes cost: the process time of a run
+has the ranges over all runs, on which the limits of ``judging/gradients.py`` rest, and what the probes cost: the process time of a run
 with them, in units of that without. Recipes run emulated, or natively with ``--native``. ``--from`` trains nothing and reads record sets.
 """
 
@@ -30,7 +30,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fp8parity import recipes
-from fp8parity.judging import arithmetic, measured_numbers, policy
+from fp8parity.judging import gradients, measured_numbers, policy
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes.conversion import nothing_left
@@ -171,7 +171,7 @@ def main() -> None:
             )
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))
-            change = arithmetic.change([made]) or arithmetic.beside([made], rules, numbers)
+            change = gradients.probe_fault([made]) or gradients.probe_outside([made], rules, numbers)
             judged = change.text if change else "nothing is judged wrong"
             print(f"{line(made)}; {ratios[-1]:.3f} times the process time; {judged}", flush=True)
             found.append(made)

@@ -1,6 +1,6 @@
-"""Code blocks and commands of the documents.
+"""Code blocks, commands and tables of the documents.
 
-Commands stand without a prompt, in an ``sh`` fence (README: indented). A ``text`` fence right after holds what they print.
+Commands stand without a prompt, in an ``sh`` fence (README: indented).
 """
 
 from __future__ import annotations
@@ -12,19 +12,23 @@ import types
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "golden/README.md", *sorted((ROOT / "docs").glob("*.md")))
-LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", "markdown", ""}
+PAGES = (
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
+LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", ""}
 VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{[^}]*\}|\$\w+")
 PREFIX = re.compile(r"\w+=.*|srun|-.*|run:|\|")
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.S | re.M)
+INDENTED = re.compile(r"(?:^ {4}[^\n]*\n)+", re.M)
 
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive lines of code; ``language`` of an indented block is "indented", ``output`` the text fence right after."""
+    """Consecutive lines of code; ``output`` is the text fence right after."""
 
     page: Path
     line: int
@@ -34,11 +38,8 @@ class Block:
 
     @property
     def id(self) -> str:
-        return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
-
-
-FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.S | re.M)
-INDENTED = re.compile(r"(?:^ {4}[^\n]*\n)+", re.M)
+        inside = self.page.is_relative_to(ROOT)
+        return f"{self.page.relative_to(ROOT) if inside else self.page.name}:{self.line}"
 
 
 def blocks(page: Path) -> list[Block]:
@@ -50,7 +51,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[list[str]]:
-    """Program and arguments of each command that this project is responsible for, a shell's comments, variables and prefixes taken off."""
+    """Return program and arguments of each command of this project, without comments, variables and prefixes."""
     if block.language not in ("sh", "indented", "yaml"):
         return []
     found = []
@@ -76,14 +77,10 @@ def _ours(words: list[str]) -> list[str] | None:
 
 
 def steps(workflow: Path) -> list[Block]:
-    """What a GitHub workflow runs."""
+    """Return what a GitHub workflow runs."""
     jobs = yaml.safe_load(workflow.read_text())["jobs"]
-    return [
-        Block(workflow, i, "sh", step["run"])
-        for job in jobs.values()
-        for i, step in enumerate(job["steps"])
-        if "run" in step
-    ]
+    found = [(i, step["run"]) for job in jobs.values() for i, step in enumerate(job["steps"]) if "run" in step]
+    return [Block(workflow, i, "sh", run) for i, run in found]
 
 
 EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
@@ -91,19 +88,19 @@ RECIPES = [b for b in blocks(ROOT / "docs/recipes.md") if b.language == "python"
 
 
 def example(index: int, written: list[Block] = EXTEND) -> types.ModuleType:
-    """A Python block of a page (docs/extend.md by default) as a module."""
+    """Return a Python block of a page (docs/extend.md by default) as a module."""
     module = types.ModuleType(f"fp8parity_docs_{index}")
     exec(compile(written[index].text, written[index].id, "exec"), module.__dict__)
     return module
 
 
 def conftest(page: Path) -> list[types.ModuleType]:
-    """The first Python block of a page that shows the conftest.py of a project, as a module."""
+    """Return the conftest.py that a page shows, as a module."""
     return {"extend.md": [example(0)], "recipes.md": [example(0, RECIPES)]}.get(page.name, [])
 
 
 def environments(text: str) -> set[str]:
-    """Names of tox environments: "{old,new}" stands for two."""
+    """Return the names of tox environments: "{old,new}" stands for two."""
     found = {name.strip() for name in text.split("env_list =")[1].splitlines()[0].split(",")}
     for section in re.findall(r"^\[testenv:(.*)\]$", text, re.M):
         parts = [part.strip("{}").split(",") for part in re.findall(r"\{[^}]*\}|[^{}]+", section)]
@@ -111,17 +108,6 @@ def environments(text: str) -> set[str]:
     return found
 
 
-def assert_same(printed: str, shown: str, within: float) -> None:
-    """Compare two texts. With ``within``, their numbers may differ by this, and so may the spaces before them."""
-    if not within:
-        assert printed == shown
-        return
-    (words, numbers), (others, theirs) = (split(text) for text in (printed, shown))
-    assert words == others
-    assert numbers == pytest.approx(theirs, abs=within, rel=0)
-
-
-def split(text: str) -> tuple[list[str], list[float]]:
-    """The words between the numbers of a text, and the numbers."""
-    found = re.split(r"([+-]?\d+(?:\.\d+)?)", " ".join(text.split()))
-    return found[::2], [float(number) for number in found[1::2]]
+def rows(page: str) -> list[list[str]]:
+    """Return the cells of each line of ``docs/<page>``. A line outside of tables has one cell."""
+    return [[c.strip() for c in line.strip("|").split("|")] for line in (ROOT / "docs" / page).read_text().splitlines()]

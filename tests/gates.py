@@ -77,7 +77,9 @@ def of(folder: Path) -> Callable[..., Done]:
         (folder / "golden" / "known_failures.toml").write_text(known)
         chosen = [part for name in recipes for part in ("--recipe", name)]
         terms = ("suites/convergence", *chosen, "--execution", execution, "--model", "tiny", *arguments)
-        return processes.run("pytest", *terms, cwd=folder, path=(FIXTURES, str(ROOT / "tests")), apart=apart, **(environment or {}))
+        return processes.run(
+            "pytest", *terms, cwd=folder, path=(FIXTURES, str(ROOT / "tests")), apart=apart, **(environment or {})
+        )
 
     return run
 

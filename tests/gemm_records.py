@@ -10,7 +10,7 @@ from fp8parity.judging.policy import GemmRow
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Part, Product, Tensor, TimedCast, TimedGemm
-from fp8parity.records.watch import Watch
+from fp8parity.records.times import Watch
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 

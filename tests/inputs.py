@@ -18,7 +18,8 @@ from fp8parity.judging.spreads import with_spread
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected
-from fp8parity.records.schema import AnyRecord, Measurement, Measurements, Provenance, Trajectory
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import AnyRecord, Measurement, Measurements, Trajectory
 from fp8parity.records.storage import checksum, name_of, write_json
 
 SEEDS = range(3)

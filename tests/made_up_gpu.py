@@ -11,9 +11,9 @@ from fp8parity.prediction.basis import PRODUCTS, Basis, basis
 from fp8parity.prediction.sizes import attention_flops, parameters, rest_bytes
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.device import DeviceProfile, Part, PartTime, profile_cell
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
+from fp8parity.records.times import DeviceProfile, Part, PartTime, profile_cell
 from fp8parity.timing.profile import GPU as SIZES
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, Workload
@@ -117,7 +117,7 @@ def profile(name: str = NAME) -> DeviceProfile:
         part(Part.ENDS, "eager", dict(zip(("tokens", "dim", "vocab"), e, strict=True)), ends(*e)) for e in SIZES.ends
     ]
     times += [
-        part(Part.OPTIMISER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH)
+        part(Part.OPTIMIZER, "compiled", {"parameters": c.parameters, "tensors": 9}, 50 * c.parameters / BANDWIDTH)
         for c in SIZES.optimizer
     ]
     where = HERE.model_copy(update={"device": name})

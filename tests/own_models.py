@@ -21,8 +21,9 @@ from fp8parity.workload.own import OwnModel
 from torch import Tensor, nn
 
 PAGE = Path(__file__).parents[1] / "docs" / "your-model.md"
+EXAMPLES = PAGE.parent / "examples"
 FILES = {"my_models": "gpt2", "my_llama": "llama", "my_vit": "vit"}
-"""Module -> its function that returns the model, in the order of the page's Python blocks."""
+"""Module -> its function that returns the model."""
 SHORT = "Schedule(steps=12, rows=8, length=64, lr=2e-3, warmup=3, tail=4, validation_every=6, validation_rows=8)"
 """The schedule for tests of commands."""
 CPU = torch.device("cpu")
@@ -30,7 +31,8 @@ CPU = torch.device("cpu")
 
 def sources() -> dict[str, str]:
     """The text of each module."""
-    return dict(zip(FILES, (b.text for b in blocks(PAGE) if b.language == "python"), strict=True))
+    [shown] = [b.text for b in blocks(PAGE) if b.language == "python"]
+    return {"my_models": shown} | {path.stem: path.read_text() for path in sorted(EXAMPLES.glob("*.py"))}
 
 
 def policy() -> str:

@@ -128,9 +128,9 @@ def option_ignored() -> None:
 
 
 def precompute_forgotten() -> None:
-    from fp8parity.recipes.adapters import torchao_ranks
+    from fp8parity.recipes.adapters import torchao
 
-    PLANTED.setattr(torchao_ranks, "precompute_scales", lambda model: None)
+    PLANTED.setattr(torchao, "precompute_scales", lambda model: None)
 
 
 def scale_rounded() -> None:

@@ -13,7 +13,8 @@ from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow
 from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Provenance, Trajectory
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Trajectory
 from fp8parity.report import view
 from fp8parity.report.evidence import Evidence
 

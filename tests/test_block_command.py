@@ -12,7 +12,7 @@ from fp8parity.cli import blocks
 from fp8parity.recipes.recipe import Recipe
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Throughput, TimeSplit
-from fp8parity.records.timings import BlockShape
+from fp8parity.records.times import BlockShape
 from fp8parity.workload.shapes import Workload
 from test_split import KV, Q
 from test_split import made as split_of

@@ -8,8 +8,8 @@ import pytest
 from fp8parity.judging import speed, speed_goldens
 from fp8parity.judging.policy import SpeedRow
 from fp8parity.records.schema import Throughput
-from fp8parity.records.timings import BlockShape
-from fp8parity.workload.blocks import TIMED_BLOCKS
+from fp8parity.records.times import BlockShape
+from fp8parity.workload.shapes import TIMED_BLOCKS
 from sessions import stored
 from timings import CELL, calm_but, made
 

@@ -13,7 +13,7 @@ from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, TimeSplit
 from fp8parity.records.sets import load, machines, save
 from fp8parity.records.storage import first_error, name_of
-from fp8parity.records.timings import BlockShape, Category, LinearTime, Split
+from fp8parity.records.times import BlockShape, Category, LinearTime, Split
 from pydantic import ValidationError
 from timings import CELL, GPU, HERE, ROW, made
 

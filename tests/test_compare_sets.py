@@ -11,7 +11,7 @@ from fp8parity.judging.compare import compare
 from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.verdict import Status, VerdictChange
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.probed import Probed
+from fp8parity.records.schema import Probed
 from two_sides import POLICY, change, compared
 
 

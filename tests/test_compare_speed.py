@@ -6,7 +6,8 @@ import pytest
 import two_sides
 from fp8parity.judging.compare.speed import ratio_shift
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.schema import Throughput, Watch
+from fp8parity.records.schema import Throughput
+from fp8parity.records.times import Watch
 from two_sides import change, compared
 
 BUSY = Watch(busy_before=90, sm_clocks=[1980], throttled=[])

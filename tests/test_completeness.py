@@ -11,7 +11,8 @@ from fp8parity.judging.completeness import doubts, missing
 from fp8parity.judging.loss_goldens import from_runs, path_of
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
-from fp8parity.records.schema import Measurement, Measurements, Provenance
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import load_records, name_of, write_json
 
 TOML = """

@@ -10,8 +10,8 @@ import torch
 from fp8parity import cli
 from fp8parity.recipes import registry
 from fp8parity.records import sets
-from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.storage import load_record, name_of, write_json
+from fp8parity.records.times import DeviceProfile, Part, PartTime
 from fp8parity.timing import profile as device_profile
 from fp8parity.timing.profile import Sizes
 from fp8parity.training import hardware
@@ -39,7 +39,7 @@ def test_every_part_is_measured_once_per_size(profile):
     assert [(t.part, t.form) for t in profile.times] == [
         (Part.COPY, "eager"),
         (Part.LAUNCH, "eager"),
-        (Part.OPTIMISER, "compiled"),
+        (Part.OPTIMIZER, "compiled"),
         (Part.ENDS, "eager"),
         (Part.ATTENTION, "torch"),
         (Part.ATTENTION, "torch"),
@@ -48,7 +48,7 @@ def test_every_part_is_measured_once_per_size(profile):
     assert all(0 < t.low <= t.seconds <= t.high < 60 for t in profile.times)
     [block] = profile.of(Part.BLOCK_REST)
     assert block.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
-    [optimizer] = profile.of(Part.OPTIMISER)
+    [optimizer] = profile.of(Part.OPTIMIZER)
     assert optimizer.sizes == {"parameters": NANO.parameters, "tensors": 12}
 
 

@@ -239,7 +239,7 @@ def test_seeds_of_bf16_from_several_sessions_are_one_group(runs, goldens):
     ("count", "status", "headline"),
     [
         (1, "error", "1 seed is on record; 2 are needed"),
-        (2, "inconclusive", "2 seeds; the first look needs 3 (pass --seeds 3)"),
+        (2, "inconclusive", "2 seeds; the first stage needs 3 (pass --seeds 3)"),
     ],
 )
 def test_a_verdict_needs_two_seeds(runs, goldens, count, status, headline):

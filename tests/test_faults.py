@@ -1,23 +1,17 @@
-"""Planted faults: each must turn the right check red, at the right place, with the blame on the right side. ``faults`` has them as data.
-
-With FP8PARITY_FAULTS=FILE, each result is added to FILE as a line of JSON. ``benchmarks/fault_table.py`` makes docs/faults.md from it.
-"""
+"""Each planted fault fails the right check, at the right place, with the right blame. ``faults`` has them as data."""
 
 from __future__ import annotations
 
-import json
-import os
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from faults.catalogue import CATALOGUE, findings, id_of, looks
-from faults.fault import Bench, Fault, Finding, Kind, Seen
+from faults.fault import Bench, Fault, Finding, Kind
 from faults.looks import Measured, Numerics, sound
 from faults.plants import unquantized
 from fp8parity.numerics import emulation
-from sessions import ROOT, Session, cell
+from sessions import Session, cell
 
 FINDINGS = [pytest.param(fault, finding, id=id_of(fault, finding)) for fault, finding in findings()]
 
@@ -27,27 +21,12 @@ def bench(session: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tra
     return Bench(session, monkeypatch, tmp_path, trajectory)
 
 
-def record(fault: Fault, finding: Finding, seen: Seen, seconds: float) -> None:
-    """Add the result to the file that the environment names."""
-    path = os.environ.get("FP8PARITY_FAULTS")
-    if path:
-        line = {
-            "name": fault.name, "kind": fault.kind, "check": finding.look.check, "where": finding.look.where, "status": seen.status,
-            "place": finding.place, "blame": seen.blame, "seconds": round(seconds, 3),
-        }  # fmt: skip
-        with open(path, "a") as file:
-            file.write(json.dumps(line) + "\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("fault", "finding"), FINDINGS)
 def test_the_fault_is_found_and_named(fault: Fault, finding: Finding, bench: Bench):
     finding.look.prepare(bench)
-    before = time.process_time()
     seen = finding.look(fault.plant, bench)
-    seconds = time.process_time() - before + seen.seconds
     assert finding.misses(seen) == [], seen.text
-    record(fault, finding, seen, seconds)
 
 
 @pytest.mark.slow
@@ -66,13 +45,6 @@ def test_the_catalogue_is_whole():
     assert [name for name, n in Counter(f.name for f in CATALOGUE).items() if n > 1] == []
     assert {f.kind for f in CATALOGUE} == set(Kind)
     assert all(f.source and f.seen for f in CATALOGUE)
-
-
-def test_the_page_lists_every_fault():
-    """Written by benchmarks/fault_table.py. Run it after a change of the catalogue."""
-    page = (ROOT / "docs" / "faults.md").read_text()
-    assert [f.name for f in CATALOGUE if f"| {f.name} |" not in page] == []
-    assert f"{len(CATALOGUE)} faults" in page
 
 
 def test_an_unquantized_run_is_red_in_convergence_too(session, monkeypatch, eager):

@@ -4,17 +4,15 @@ import pytest
 from fp8parity import recipes
 from fp8parity.judging import loss
 from fp8parity.judging.bounds import limits
-from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.first_step import PART, TOTAL, measured
+from fp8parity.judging.gradients import PART, TOTAL, numbers_of
 from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.judging.policy import LossRow, Policy
-from fp8parity.judging.verdict import Failing, Verdict
+from fp8parity.judging.verdict import Failing
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement
-from fp8parity.records.sets import load, machines
-from narrowed import some
+from fp8parity.records.sets import machines
 from sessions import GOLDEN, cell, stored
 
 HEADLINE = "the gradient of the first step is not the one that this recipe gives"
@@ -65,7 +63,7 @@ def test_an_odd_first_step_is_red_though_the_loss_is_fine(verdict, ratio):
     text = found.message()
     assert HEADLINE in text
     assert f"gradient norm {ratio:.4f}x BF16's, expected 0.9900 to 1.0100, seed 1 (a made-up bound)" in text
-    assert "the recipe moved, not the framework" in text
+    assert "the recipe changed, not the framework" in text
 
 
 @pytest.mark.parametrize("ratio", [0.96, 1.04])
@@ -108,7 +106,7 @@ def test_an_expected_first_step_is_green_and_shown(verdict):
 
 def test_bf16_is_held_to_its_golden(verdict):
     found = verdict((1.0, 1.02, 1.0), table(bf16=1.0), recipe="bf16")
-    assert (found.status, found.loss.moved) == ("drift", "the framework moved")
+    assert (found.status, found.loss.moved) == ("drift", "the framework changed, not the recipe")
     assert (
         found.headline
         == "BF16's own gradient of the first step is not its golden's: the framework changed, not the recipe"
@@ -116,15 +114,10 @@ def test_bf16_is_held_to_its_golden(verdict):
     assert "gradient norm 1.0200x its golden's, expected 0.9900 to 1.0100, seed 1" in found.message()
 
 
-def test_bf16_that_starts_as_its_golden_is_green(verdict):
-    found = verdict((1.0, 1.005, 1.0), table(bf16=1.0), recipe="bf16")
-    assert (found.status, found.loss.moved) == ("pass", "the framework has not moved")
-
-
 @pytest.mark.parametrize("ratio", [1.0, 0.96], ids=["the recipe stayed", "the recipe went along"])
 def test_a_control_that_starts_wrong_is_the_framework(verdict, ratio):
     found = verdict((ratio,) * 3, table(bf16=1.0, te_current=1.0), control=0.96)
-    assert (found.status, found.loss.moved) == ("drift", "the framework moved, not the recipe")
+    assert (found.status, found.loss.moved) == ("drift", "the framework changed, not the recipe")
     assert "gradient norm 0.9600x its golden's" in found.loss.odd_start
 
 
@@ -132,12 +125,6 @@ def test_nothing_on_both_sides_is_no_difference(verdict):
     bounds = table(metric="first gradient", te_current=1.0)
     assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"a": 1.2, "frozen": 0.0}).status == "pass"
     assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"a": 1.2, "frozen": 1e-9}).status == "fail"
-
-
-def test_norms_below_1_have_a_ratio(verdict):
-    bounds = table(metric="first gradient", te_current=1.0)
-    assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"small": 0.251}).status == "pass"
-    assert verdict((1.0, 1.0, 1.0), bounds, first_gradients={"small": 0.26}).status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -171,15 +158,6 @@ def silent(recipe: str, execution: str, model: str, metric: str) -> bool:
     """Whether neither rule nor band of the project speaks of a first gradient."""
     m = Measurement(metric=metric, where=model, value=1.0)
     return limits(RULES, MeasuredNumbers(), cell(recipe, execution, model), loss.LOSS, m, "cpu") is None
-
-
-@pytest.mark.parametrize("execution", ["native", "fused", "emulated"])
-@pytest.mark.parametrize("model", ["micro", "tiny", "mini", "small", "base", "1b"])
-def test_cold_scales_only_flush(model, execution):
-    """te-delayed starts with cold scales: a gradient may be lost, but not grow."""
-    m = Measurement(metric=PART, where=model, value=1.0)
-    rule = some(RULES.rule_for(cell("te-delayed", execution, model), loss.LOSS, m))
-    assert (rule.low, rule.high) == (0, 1.2)
 
 
 def test_the_trained_models_without_a_limit_are_known():
@@ -238,7 +216,7 @@ def test_a_ratio_that_nobody_measured_is_named(verdict):
 def test_the_number_to_store_is_the_mean_ratio_of_the_seeds(trajectory, norms, mean):
     runs = [trajectory("te-current", s, grad_norm=norm) for s, norm in enumerate(norms)]
     [machine] = machines([*runs, *(trajectory(seed=s, grad_norm=[2.0, 1.0]) for s in SEEDS)])
-    [found] = measured(machine)
+    [found] = numbers_of(machine)
     [number] = found.values
     assert (number.metric, number.where) == (TOTAL, "nano")
     assert number.value == pytest.approx(mean)
@@ -248,27 +226,3 @@ def test_the_number_to_store_is_the_mean_ratio_of_the_seeds(trajectory, norms, m
         runs[0].provenance,
         runs[0].session,
     )
-
-
-RECORDED = GOLDEN / "records" / "found" / "h200-gw-hp-1b.zip"
-
-
-def statuses(rules: Policy) -> dict[str, Verdict]:
-    """Verdicts by recipe on two seeds of one process that trained with a wrong gradient, recorded on an H200."""
-    [found] = evaluate(load([RECORDED]), stored()[0], rules)
-    return {v.cell.recipe: v for v in found.verdicts}
-
-
-def test_the_miscompiled_run_of_1b_is_found():
-    found = statuses(stored()[1])
-    assert found["bf16"].status == "pass"
-    assert found["ao-rowwise-gw-hp"].status == "fail"
-    assert (
-        some(found["ao-rowwise-gw-hp"].loss).odd_start
-        == "gradient norm 0.9595x BF16's, expected 0.9850 to 1.0100, seed 1"
-    )
-
-
-def test_the_loss_alone_leaves_the_miscompiled_run_of_1b_undecided():
-    blind = stored()[1].model_copy(update={"rule": (), "band": ()})
-    assert statuses(blind)["ao-rowwise-gw-hp"].status == "inconclusive"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from functools import partial
-from pathlib import Path
 
 import gates
 import processes
@@ -151,7 +150,9 @@ def test_a_session_that_was_judged_whole_is_accepted(gate, tmp_path):
     done = gate("--junitxml", "out.xml")
     assert done.returncode == 0, done.stdout
     assert "Accept: all 3 checks are green." in done.stdout
-    assert set(properties(tmp_path / "out.xml")) >= {f"test_loss_parity[{name}-tiny-emulated]" for name in gates.RECIPES}
+    assert set(properties(tmp_path / "out.xml")) >= {
+        f"test_loss_parity[{name}-tiny-emulated]" for name in gates.RECIPES
+    }
 
 
 @pytest.mark.parametrize("more", [XFAIL, WASXFAIL], ids=["marker", "report"])

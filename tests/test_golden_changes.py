@@ -11,7 +11,8 @@ from fp8parity.judging.golden_changes import changes, moved
 from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.speed_entries import SpeedEntry
 from fp8parity.records.cell import Mode, Strict
-from fp8parity.records.schema import Measurement, Provenance
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import Measurement
 from paired import golden_of, runner
 from pydantic import BaseModel
 from timings import made

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fp8parity.judging import speed, speed_goldens
-from fp8parity.records.schema import Watch
+from fp8parity.records.times import Watch
 from fp8parity.timing import monitor as gpu_monitor
 from timings import GPU, ROW, made
 

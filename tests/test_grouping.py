@@ -10,11 +10,10 @@ import pytest
 import timings
 import trajectories
 from fp8parity.records.cell import DEFAULT_CORPUS, DEFAULT_MODEL, TRAINED_MODEL, Cell, Execution, Mode
-from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.schema import Measurement, Measurements, TimeSplit
 from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
 from fp8parity.records.storage import name_of
-from fp8parity.records.timings import Category, Split
+from fp8parity.records.times import Category, DeviceProfile, Part, PartTime, Split
 
 RUN = trajectories.made("te-current", 3)
 HERE = RUN.provenance

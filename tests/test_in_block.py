@@ -11,13 +11,13 @@ from fp8parity.prediction import fits
 from fp8parity.prediction import step as prediction_step
 from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.in_block import TimedBlock, in_block
-from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMISER, REST, casts_alone, step_time
+from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMIZER, REST, casts_alone, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part, PartTime
+from fp8parity.records.times import Part, PartTime
 from fp8parity.timing.profile import GPU as SIZES
 from fp8parity.workload import shapes
-from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
+from fp8parity.workload.shapes import ModelShape, Workload
 
 CURRENT, BF16, BASE = RECIPES["te-current"], RECIPES["bf16"], shapes.get("base")
 WIDTHS = [w.shape.hidden for w in SIZES.blocks]
@@ -30,7 +30,7 @@ def block(recipe: str, width: int, head: int, parts: tuple[float, float, float])
     )
 
 
-def test_the_products_of_a_recipe_are_those_of_its_blocks_between_their_widths():
+def test_products_are_those_of_blocks_between_widths():
     found = in_block(
         [
             (block("a", 512, 64, (2, 1, 1)), 1, 1),
@@ -42,7 +42,7 @@ def test_the_products_of_a_recipe_are_those_of_its_blocks_between_their_widths()
     assert [found.of_products(r, 512) for r in ("b", "c")] == pytest.approx([0.5, 1])
 
 
-def test_attention_is_slower_the_larger_the_share_of_the_products_is():
+def test_attention_is_slower_with_a_larger_share_of_products():
     """For each head size there is a line through all recipes: here exp(share) with heads of 64 features, and 2 with those of 128."""
     quarter, half = block("a", 512, 64, (1, 1, 2)), block("b", 640, 64, (2, 1, 1))
     found = in_block(
@@ -94,7 +94,7 @@ def with_blocks(*recipes: str) -> Basis:
 @pytest.mark.parametrize(
     ("recipe", "own", "factor"), [(BF16, (), 1.0), (CURRENT, (), None), (CURRENT, ("te-current",), 0.5)]
 )
-def test_a_layer_has_the_products_and_the_attention_of_its_blocks(recipe, own, factor):
+def test_a_layer_has_products_and_attention_of_its_blocks(recipe, own, factor):
     """Without blocks of te-current its products are as alone. Head, loss and optimizer are no part of a block."""
     made = with_blocks("bf16", *own)
     before, after = (step_time(b, BASE, recipe, Execution.NATIVE, block=True).parts for b in (gpu.made(), made))
@@ -108,7 +108,7 @@ def test_a_layer_has_the_products_and_the_attention_of_its_blocks(recipe, own, f
     step, alone = (step_time(b, BASE, recipe, Execution.NATIVE).parts for b in (made, gpu.made()))
     head = gpu.made().ends(BASE)[0]
     assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
-    assert {p: step[p] for p in (ENDS, OPTIMISER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMISER)})
+    assert {p: step[p] for p in (ENDS, OPTIMIZER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMIZER)})
 
 
 def test_linears_that_stay_in_bf16_have_the_products_of_bf16(monkeypatch):
@@ -119,20 +119,7 @@ def test_linears_that_stay_in_bf16_have_the_products_of_bf16(monkeypatch):
     assert own == pytest.approx(plain)
 
 
-def test_gemms_of_bf16_beside_a_recipe_with_blocks_are_as_timed():
-    """A GEMM of a recipe with blocks is timed without the kernels beside it, which are in the rest of its blocks. BF16 has none of them."""
-    kernels = ["triton_poi_scale", "nvjet_product", "triton_poi_scaled"]
-    made, shape = with_blocks("bf16", "te-current"), GemmShape("o", 16_384, 1024, 1024)
-    records = tuple(
-        r.model_copy(update={"gemms": [g.model_copy(update={"kernels": kernels}) for g in r.gemms]}) for r in made.gemms
-    )
-    beside = replace(made, gemms=records)
-    for product in PRODUCTS:
-        assert beside.gemm("bf16", product, shape) == made.gemm("bf16", product, shape)
-        assert beside.gemm("te-current", product, shape) < made.gemm("te-current", product, shape)
-
-
-def test_only_whole_blocks_of_recipes_with_gemms_count():
+def test_only_complete_blocks_of_timed_recipes_count():
     made, first = with_blocks("bf16"), SIZES.blocks[0]
     more = [
         gpu.block(part, "ao-rowwise", first, 1.0)
@@ -142,15 +129,3 @@ def test_only_whole_blocks_of_recipes_with_gemms_count():
     other = replace(made, profile=made.profile.model_copy(update={"times": [*made.profile.times, *more, *parts]}))
     assert list(other.in_block.products) == ["bf16"]
     assert [w for w, _ in other.in_block.products["bf16"]] == WIDTHS
-
-
-def test_a_profile_without_blocks_is_older():
-    found = gpu.made()
-    older = [t.model_copy(update={"part": Part.SHELL}) if t.part == Part.BLOCK_REST else t for t in found.profile.times]
-    with pytest.raises(ValueError, match="is older than the parts of blocks; run fp8parity profile there again"):
-        replace(found, profile=found.profile.model_copy(update={"times": older})).rest(BASE)
-
-
-def test_a_line_through_one_place_has_no_slope():
-    assert fits.line([(0.5, 1.0), (0.5, 3.0)]) == fits.Line(0.0, 2.0)
-    assert [fits.line([(0, 1), (1, 3), (2, 5)]).at(x) for x in (0, 3)] == pytest.approx([1, 7])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.records.kernels import beside, is_gemm, is_quantized
+from fp8parity.records.gemms import is_gemm, is_quantized, select_casts
 
 BF16 = [
     "nvjet_sm90_tst_128x256",
@@ -35,4 +35,4 @@ def test_a_gemm_of_quantized_operands(name):
 
 def test_all_other_kernels_are_beside_the_gemms():
     assert not any(is_gemm(name) for name in OTHER)
-    assert beside([BF16[0], *OTHER, FP8[0]]) == OTHER
+    assert select_casts([BF16[0], *OTHER, FP8[0]]) == OTHER

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fp8parity.records.timings import Category
+from fp8parity.records.times import Category
 from fp8parity.timing import kernels
 from fp8parity.timing.kernels import Launch, busy, by_mark, category_of, split_of
 
@@ -35,9 +35,9 @@ SEEN = {
     "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16>": Category.ELEMENTWISE,
     "rotate_heads": Category.ELEMENTWISE,
     "Memset (Device)": Category.ELEMENTWISE,
-    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>": Category.OPTIMISER,
-    "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, true, float>": Category.OPTIMISER,
-    "triton_poi_fused__to_copy_add_copy__div_mul_sqrt_sub_0": Category.OPTIMISER,
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedOptimizerTensorListMetadata<4>": Category.OPTIMIZER,
+    "void at::native::lpnorm_cleanup<float, (at::native::NormType)1, float, true, float>": Category.OPTIMIZER,
+    "triton_poi_fused__to_copy_add_copy__div_mul_sqrt_sub_0": Category.OPTIMIZER,
     "void at::native::(anonymous namespace)::nll_loss_backward_reduce_cuda_kernel_2d<float, long>": Category.LOSS,
     "void (anonymous namespace)::softmax_warp_backward<float, float, float, 8, true, false>(float*": Category.LOSS,
     "void at_cuda_detail::cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<policy_hub<long>": Category.OTHER,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import measured_numbers, run_numbers
+from fp8parity.judging import gradients, measured_numbers
 from fp8parity.judging.measured_numbers import (
     DIGITS,
     REWRITTEN,
@@ -203,7 +203,7 @@ def again(name: str) -> MeasuredNumbers:
     rules, numbers = stored()[1], MeasuredNumbers()
     path = GOLDEN / "records" / name
     for machine in sets.machines(sets.load([path])):
-        made = [*machine.checks.values(), *run_numbers.of_runs(machine)]
+        made = [*machine.checks.values(), *gradients.numbers_of(machine)]
         numbers, _ = updated(numbers, made, Source.of(machine.records, path.name), rules)
     return numbers
 

@@ -183,9 +183,7 @@ def test_what_is_kept_in_bf16_is_no_obstacle(eager):
 
 
 def test_another_corpus_is_refused(trajectory):
-    with pytest.raises(
-        ValueError, match=r"pair brings its own batches \(chain\) and cannot train on topics; leave out --corpus"
-    ):
+    with pytest.raises(ValueError, match=r"pair: it has its own batches \(chain\), not topics; leave out --corpus"):
         trajectory(small(), corpus="topics")
 
 

@@ -1,22 +1,23 @@
-"""The verdict on two imported runs: pair or not, grain, holes, tail gap, shape, cost."""
+"""The verdict on imported runs: its status and exit status, which finding decides, and what is refused."""
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from curves import HF, STEPS, curve, judged, lines, run_of
+from curves import HF, STEPS, curve, judged, lines, near, noisy, run, run_of
 from fp8parity import runs
-from fp8parity.judging.pair import judge
-from fp8parity.judging.pair.finding import PUBLISHED, Asked
-from fp8parity.judging.stats import batch_error
+from fp8parity.judging.pair import PairOptions, PairVerdict, judge
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
-from log_files import WRITERS, Curve, curve_of, megatron, nanochat, nanotron, plain_csv
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_files import Curve, curve_of, megatron, nanochat, nanotron
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,51 +28,51 @@ def verdict(tmp_path):
     return partial(judged, tmp_path)
 
 
-def test_a_sound_pair_is_consistent_with_parity_and_no_more(verdict):
-    v = verdict(curve(), curve(chaos=1))
-    assert (v.status, v.code, v.headline) == ("pass", 0, "consistent with parity, on one pair")
-    assert v.gap is not None
-    assert abs(v.gap.mean) < 1e-4 and 0.0009 < v.gap.high - v.gap.mean < 0.0012, (
-        "the published spread of 0.06% is in it"
-    )
-    assert "0.060% between equal runs (assumed: GPT-2 class" in lines(v, "tail gap")
-    assert list(dict.fromkeys(n for n, _ in v.lines)) == [
-        "pair",
-        "grain",
-        "holes",
-        "tail gap",
-        "shape",
-        "gradient norm",
-        "equal loss",
-    ]
-    assert "--repeat RUN measures it" in v.unchecked[-1]
+def plain(gap: float = 0.0, options: PairOptions | None = None, repeats: tuple = (), **fp8: object) -> PairVerdict:
+    bf16 = run(noisy(), learning_rate=[1.0] * STEPS)
+    return judge([bf16], [run(near(gap), "fp8", **fp8)], options or PairOptions(), repeats)
 
 
 @pytest.mark.parametrize(
     ("gap", "status", "code"),
-    [(0.005, "fail", 1), (0.0025, "inconclusive", 2), (-0.004, "improved", 0), (-0.02, "fail", 1)],
+    [
+        (0.0, "pass", 0),
+        (0.005, "fail", 1),
+        (0.0025, "inconclusive", 2),
+        (-0.0025, "inconclusive", 2),
+        (-0.004, "improved", 0),
+        (-0.008, "improved", 0),
+        (-0.009, "fail", 1),
+    ],
 )
-def test_the_gap_and_the_margin(gap, status, code, verdict):
-    v = verdict(curve(), curve(chaos=1).with_gap(gap))
-    assert (v.status, v.code) == (status, code)
-    assert v.gap is not None and v.gap.mean == pytest.approx(gap, abs=1e-4)
+def test_gap_at_the_margin_gives_the_status(gap, status, code, verdict):
+    for v in (plain(gap), verdict(curve(), curve(chaos=1).with_gap(gap))):
+        assert (v.status, v.code) == (status, code)
+        assert v.gap is not None and v.gap.mean == pytest.approx(gap, abs=1e-4)
 
 
-def test_other_batches_are_no_pair(verdict):
-    v = verdict(curve(), curve(seed=5))
-    assert (v.status, v.code) == ("inconclusive", 2)
-    assert "other batches" in lines(v, "pair")
-    assert verdict(curve(), curve(seed=5).with_gap(0.05)).status == "inconclusive", "no gap is judged without a pair"
+def test_sound_pair_answers_every_question(verdict):
+    v = verdict(curve(), curve(chaos=1), PairOptions(recipe="te-block"))
+    assert v.headline == "consistent with parity, on one pair"
+    assert [n for n, _ in v.lines] == ["pair", "grain", "holes", "tail gap", "shape", "gradient norm", "equal loss"]
+    assert v.command == "pytest suites/numerics suites/convergence --model micro --recipe te-block"
+    assert len(v.unchecked) == 5 and "--repeat RUN measures it" in v.unchecked[-1]
+    assert v.curve[0][:2] == (1, curve().loss[0]) and len(v.curve) == STEPS
+    assert v.gap is not None and 0.0009 < v.gap.high - v.gap.mean < 0.0012, "the published 0.06% is in it"
 
 
-def test_other_batches_under_a_moving_average_are_no_pair(verdict):
-    assert "other batches" in lines(verdict(curve(), curve(seed=5), write=nanochat), "pair")
-    assert verdict(curve(), curve(chaos=1), write=nanochat).status == "pass"
+@pytest.mark.parametrize("write", [None, nanochat])
+def test_other_batches_are_inconclusive_whatever_the_gap(write, verdict):
+    more = {"write": write} if write else {}
+    for gap in (0.0, 0.05):
+        v = verdict(curve(), curve(seed=5).with_gap(gap), **more)
+        assert (v.status, v.code) == ("inconclusive", 2) and "other batches" in lines(v, "pair")
+    assert verdict(curve(), curve(chaos=1), **more).status == "pass"
 
 
 @pytest.mark.parametrize("seed", [5, 6, 7])
-def test_a_trend_does_not_make_a_pair(seed, verdict):
-    """A moving average falls along a curve, and so do its first differences: on these seeds they correlate above 0.6."""
+def test_common_trend_does_not_make_a_pair(seed, verdict):
+    """The first differences of these moving averages correlate above 0.6."""
     v = verdict(curve(steps=160), curve(seed, steps=160), write=nanochat)
     halves = np.asarray(v.curve)[80:, 1:]
     assert np.corrcoef(np.diff(np.log(halves), axis=0).T)[0, 1] > 0.6
@@ -85,176 +86,181 @@ def averaged(made: Curve, every: int) -> Curve:
 
 
 @pytest.mark.parametrize(("seed", "gap", "code"), [(0, 0.0, 0), (0, 0.005, 1), (5, 0.0, 2)])
-def test_means_between_logs(seed, gap, code, verdict):
+def test_means_between_logs_are_judged(seed, gap, code, verdict):
     v = verdict(averaged(curve(steps=2000), 10), averaged(curve(seed, 2000, chaos=1), 10).with_gap(gap), write=megatron)
-    assert v.code == code
-    assert "a logged loss is a mean since the last log" in lines(v, "holes")
+    assert v.code == code and "a logged loss is a mean since the last log" in lines(v, "holes")
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [({"learning_rate": [1e-3] * STEPS}, "learning rates differ from step 10 on"), ({"tokens": 8192}, "a step differ")],
+    ("gap", "fp8", "status", "headline"),
+    [
+        (0.0, {"not_finite": [5], "learning_rate": [2.0] * STEPS}, "fail", "FP8's loss is not finite at step 5"),
+        (0.02, {"learning_rate": [2.0] * STEPS}, "inconclusive", "these two runs are not shown to be a pair"),
+        (0.0, {"hides": "it does"}, "inconclusive", "a NaN may be hidden in the file"),
+        (-0.005, {"hides": "it does"}, "inconclusive", "a NaN may be hidden in the file"),
+        (0.005, {"hides": "it does"}, "fail", "the loss is higher than BF16's by more than the margin"),
+    ],
 )
-def test_another_schedule_or_batch_is_no_pair(changes, words, verdict):
-    v = verdict(curve(), replace(curve(chaos=1), **changes))
-    assert (v.status, v.code) == ("inconclusive", 2)
-    assert words in lines(v, "pair")
+def test_first_decisive_or_worst_finding_decides(gap, fp8, status, headline):
+    v = plain(gap, **fp8)
+    assert (v.status, v.headline.partition(" (")[0]) == (status, headline)
 
 
-def test_three_digits_are_enough_for_a_long_tail_and_not_for_a_narrow_margin(verdict):
-    """Nanotron prints 2.13. The noise of the loss is 0.06, so the rounding averages out."""
-    assert verdict(curve(), curve(chaos=1), write=nanotron).status == "pass"
-    v = verdict(curve(), curve(chaos=1), Asked(margin=0.0005, spread=1e-5), write=nanotron)
-    assert (v.status, v.code) == ("inconclusive", 2)
-    assert "too coarse for a margin of 0.05%" in lines(v, "grain")
-    assert "a standard deviation of 0.001% between equal runs (assumed: the value of --spread)" in lines(v, "tail gap")
-    wide = verdict(curve(), curve(chaos=1).with_gap(0.01), Asked(margin=0.0005), write=nanotron)
-    assert (wide.status, wide.code) == ("fail", 1), "a gap that three digits do show"
+def test_equal_losses_fail_before_everything():
+    v = judge([run(noisy())], [run(noisy(), "fp8", not_finite=[5])], PairOptions())
+    assert v.code == 1 and "equal BF16's to the bit" in v.headline == v.lines[0][1]
 
 
-def test_digits_that_do_not_average_out(verdict):
-    """Losses that do not vary from step to step are all rounded the same way."""
-    flat = [2.134 - 1e-6 * s + 0.0005 * (s % 2) for s in range(STEPS)]
-    made = replace(curve(), loss=flat)
-    assert "the smallest gap that the file can show is 0.46" in lines(verdict(made, made, write=nanotron), "grain")
+@pytest.mark.parametrize(("steps", "lines", "gap"), [(20, 7, True), (19, 3, False)])
+def test_short_run_is_inconclusive(steps, lines, gap):
+    v = judge([run(noisy(steps))], [run(near(0.0, steps), "fp8")], PairOptions())
+    assert (v.status, len(v.lines), v.gap is not None) == ("inconclusive", lines, gap)
 
 
-def test_too_few_points_decide_nothing(verdict):
-    v = verdict(curve(steps=20), curve(steps=20, chaos=1))
-    assert (v.status, v.code) == ("inconclusive", 2)
-    assert "only 10 points in the tail, 20 are needed" in lines(v, "grain")
+def test_gap_before_the_tail_is_not_judged():
+    v = plain([0.01] * 320 + [0.0] * 80, PairOptions(margin=0.01))
+    assert v.status == "pass" and v.gap is not None and v.gap.mean == pytest.approx(0.0, abs=1e-4)
 
 
-def test_nan_of_fp8_is_red_and_of_bf16_undecided(verdict, tmp_path):
+def test_points_after_until_are_not_judged():
+    gap = [0.0] * 300 + [0.05] * 100
+    assert (plain(gap).status, plain(gap, PairOptions(until=300)).status) == ("fail", "pass")
+
+
+def test_nan_fails_in_real_runs_of_the_trainer():
+    v = judge([runs.read(HF / "every-ten")], [runs.read(HF / "nan")], PairOptions())
+    assert (v.code, v.headline) == (1, "FP8's loss is not finite at step 60 (15 in all)")
+    sound = judge([runs.read(HF / "fp32")], [runs.read(HF / "bf16")], PairOptions())
+    assert (sound.status, sound.formats) == ("pass", ["trainer_state.json"])
+
+
+def test_nan_of_bf16_is_inconclusive(verdict):
     broken = curve(chaos=1)
     broken.loss[300] = math.nan
-    v = verdict(curve(), broken)
-    assert (v.status, v.headline) == ("fail", "FP8's loss is not finite at step 301 (1 in all)")
-    again = judge([run_of(broken, tmp_path / "c")], [run_of(curve(), tmp_path / "d")], Asked())
-    assert (again.status, again.code) == ("inconclusive", 2)
+    assert (verdict(curve(), broken).code, verdict(broken, curve()).code) == (1, 2)
+    overflow = curve(chaos=1)
+    overflow.grad_norm[100] = math.inf
+    assert verdict(curve(), overflow).headline == "FP8's gradient norm is not finite at step 101 (1 in all)"
+    assert verdict(overflow, overflow.with_gap(1e-5)).code == 2, "BF16 has it, too"
 
 
-def test_nan_is_red_even_if_the_runs_are_no_pair():
-    v = judge([runs.read(HF / "every-ten")], [runs.read(HF / "nan")], Asked())
-    assert (v.status, v.code) == ("fail", 1)
-    assert v.headline == "FP8's loss is not finite at step 60 (15 in all)"
-
-
-def test_a_gradient_norm_that_is_not_finite_is_named(verdict):
-    broken = curve(chaos=1)
-    broken.grad_norm[100] = math.inf
-    v = verdict(curve(), broken)
-    assert (v.status, v.headline) == ("fail", "FP8's gradient norm is not finite at step 101 (1 in all)")
-    assert verdict(broken, broken.with_gap(1e-5)).status == "inconclusive", "BF16 has it, too"
-
-
-def test_losses_that_are_equal_to_the_bit_are_red(verdict):
-    """FP8 never gives the same losses: nothing was quantized, or one run was named twice."""
-    v = verdict(curve(), curve())
-    assert (v.status, v.code) == ("fail", 1)
-    assert "equal BF16's to the bit" in v.headline
-    v = verdict(curve(), curve(), write=nanotron)
-    assert (v.status, v.code) == ("inconclusive", 2), "three digits may hide the difference"
-
-
-def test_a_hidden_nan_is_undecided_unless_the_filter_was_off(verdict, tmp_path):
-    hiding = run_of(curve(), tmp_path / "a").model_copy(update={"hides": "its writer replaces a NaN"})
-    other = run_of(curve(chaos=1), tmp_path / "b")
-    assert judge([other], [hiding], Asked()).code == 2
-    assert judge([other], [hiding], Asked(unfiltered=True)).status == "pass"
-
-
-def test_two_real_runs_of_the_trainer():
-    v = judge([runs.read(HF / "fp32")], [runs.read(HF / "bf16")], Asked())
-    assert v.status == "pass"
-    assert "detrended losses 1.000" in lines(v, "pair")
-    assert v.formats == ["trainer_state.json"]
+def test_few_digits_are_enough_for_a_long_tail_only(verdict):
+    """Nanotron prints 2.13. The noise of the loss is 0.06, so the rounding averages out."""
+    assert verdict(curve(), curve(chaos=1), write=nanotron).status == "pass"
+    narrow = PairOptions(margin=0.0005, spread=1e-5)
+    v = verdict(curve(), curve(chaos=1), narrow, write=nanotron)
+    assert v.code == 2 and "too coarse for a margin of 0.05%" in lines(v, "grain")
+    assert verdict(curve(), curve(chaos=1).with_gap(0.01), narrow, write=nanotron).code == 1
+    assert verdict(curve(), curve(), write=nanotron).code == 2, "three digits may hide the difference"
 
 
 def test_more_seeds_measure_their_own_spread(tmp_path):
     seeds = range(4)
-    bf16 = [run_of(curve(s), tmp_path / f"b{s}") for s in seeds]
-    near, far = (
-        [run_of(curve(s, chaos=1).with_gap(wide * (s - 1.5)), tmp_path / f"{wide}{s}") for s in seeds]
-        for wide in (0.0, 0.004)
-    )
-    v = judge(bf16, near, Asked())
+    bf16 = [run(noisy(seed=s), f"b{s}") for s in seeds]
+    close, far = ([run(near(g * (s - 1.5), seed=s), f"f{s}") for s in seeds] for g in (0.0, 0.004))
+    v, one = judge(bf16, close, PairOptions()), judge(bf16[:1], close[:1], PairOptions())
     assert (v.status, v.headline) == ("pass", "parity with BF16, on 4 pairs")
-    one = judge(bf16[:1], near[:1], Asked())
     assert v.gap and one.gap and v.gap.high - v.gap.mean < 0.6 * (one.gap.high - one.gap.mean)
-    assert judge(bf16, far, Asked()).status == "inconclusive", "seeds that lie 0.5% apart decide nothing"
+    assert judge(bf16, far, PairOptions()).status == "inconclusive"
 
 
-def test_a_repeat_of_bf16_replaces_the_assumption(tmp_path, verdict):
-    equal, apart = (run_of(curve(chaos=2).with_gap(g), tmp_path / f"{g}") for g in (0.0, 0.003))
-    v = verdict(curve(), curve(chaos=1), repeats=[equal])
+def test_repeats_of_bf16_measure_the_noise():
+    close, apart = run(near(noise=2), "again"), run(near(0.003, noise=2), "again")
+    v = plain(repeats=(close,))
     assert (v.status, v.headline) == ("pass", "parity with BF16, on one pair and repeats of BF16")
     assert "measured: 1 repeat of BF16, pooled with GPT-2 class" in lines(v, "tail gap")
-    wide = judge([run_of(curve(), tmp_path / "e")], [run_of(curve(chaos=1), tmp_path / "f")], Asked(), repeats=[apart])
-    assert wide.status == "inconclusive" and "measured: 1 repeat of BF16)" in lines(wide, "tail gap")
-    with pytest.raises(ValueError, match="is no repeat of"):
-        verdict(curve(), curve(chaos=1), repeats=[run_of(curve(seed=7), tmp_path / "g")])
+    wide = plain(repeats=(apart,))
+    assert wide.status == "inconclusive" and "(measured: 1 repeat of BF16)" in lines(wide, "tail gap")
 
 
-def test_the_error_of_a_mean_holds_what_correlates():
-    """AR(1) with 0.9: the error of a mean of 400 values is 4.4 times that of independent values."""
-    rng, found = np.random.default_rng(0), []
-    for _ in range(200):
-        x = np.zeros(400)
-        for i in range(1, 400):
-            x[i] = 0.9 * x[i - 1] + rng.normal()
-        found.append(batch_error(x)[0])
-    true = 1 / 0.1 / math.sqrt(400)
-    assert 0.75 * true < float(np.median(found)) < 1.1 * true
+@pytest.mark.parametrize(
+    ("logged", "unchecked"),
+    [
+        ({}, ["learning rates (not logged)", "tokens a step (not logged)", "gradient norms (not logged)"]),
+        ({"grad_norm": [1.0] * STEPS}, ["learning rates (not logged)", "tokens a step (not logged)"]),
+        (
+            {"learning_rate": [1.0, math.nan] * 200, "batch": [8.0] * STEPS, "grad_norm": [1.0] * STEPS},
+            ["learning rates (not logged at the same points)"],
+        ),
+    ],
+)
+def test_metrics_that_were_not_compared_are_named(logged, unchecked):
+    """In one pair or in one of several."""
+    full = {name: [1.0] * STEPS for name in ("learning_rate", "batch", "grad_norm")}
+    other = {"learning_rate": [math.nan, 1.0] * 200} if "learning_rate" in logged else {}
+    first = run(noisy(), **logged), run(near(), "f", **{**logged, **other})
+    second = run(noisy(seed=1), "b1", **full), run(near(seed=1), "f1", **full)
+    for pairs in ([first], [first, second]):
+        v = judge(*map(list, zip(*pairs, strict=True)), PairOptions())
+        assert [u for u in v.unchecked if "logged" in u] == unchecked
 
 
-def test_runs_that_do_not_fit_are_refused(tmp_path):
-    whole, short = run_of(curve(), tmp_path / "a"), run_of(curve(steps=300), tmp_path / "b")
-    with pytest.raises(ValueError, match="ends at step 400, the second at 300; --until 300"):
-        judge([whole], [short], Asked())
-    with pytest.raises(ValueError, match="counts steps, the second samples"):
-        judge([whole], [run_of(curve(), tmp_path / "c", WRITERS["DeepSpeed, CSV"])], Asked())
-    with pytest.raises(ValueError, match="logged every 1 steps, the second every 10 steps"):
-        judge([runs.read(HF / "fp32")], [runs.read(HF / "every-ten")], Asked())
-    with pytest.raises(ValueError, match="each FP8 run needs the BF16 run of its seed"):
-        judge([whole], [whole, whole], Asked())
-    with pytest.raises(ValueError, match="a loss is not positive"):
-        judge(
-            [run_of(curve().with_gap(-2), tmp_path / "d", plain_csv)],
-            [run_of(curve().with_gap(-2), tmp_path / "e", plain_csv)],
-            Asked(),
-        )
+A, B, C, D = run(noisy(), "a"), run(noisy(seed=1), "b"), run(near(), "c"), run(near(seed=1), "d")
 
 
-def test_until_judges_the_part_that_both_have(tmp_path):
-    fp8 = curve(chaos=1)
-    cut = replace(fp8, loss=fp8.loss[:300], grad_norm=fp8.grad_norm[:300], learning_rate=fp8.learning_rate[:300])
-    v = judge([run_of(curve(), tmp_path / "a")], [run_of(cut, tmp_path / "b")], Asked(until=300))
-    assert v.status == "pass" and v.curve[-1][0] == 300
+@pytest.mark.parametrize(
+    ("bf16", "fp8", "repeats", "says"),
+    [
+        ([A], [C, C], [], "1 BF16 runs and 2 FP8 runs"),
+        ([A, A], [C, D], [], "a and a hold the same losses"),
+        ([A, B, run(noisy(seed=1), "copy")], [C, D, D], [], "b and copy hold the same losses"),
+        ([A, B], [C, C], [], "c and c hold the same losses"),
+        ([A], [C], [A], "a is named twice"),
+        ([A], [C], [run(near(noise=2), "e")] * 2, "e is named twice"),
+        ([A], [C], [run(noisy(seed=3), "e")], "e is no repeat of a: correlation"),
+        ([A], [C], [run(noisy()[:300], "e")], "a and e: the first ends at step 400, the second at 300"),
+    ],
+)
+def test_runs_that_are_no_seeds_or_repeats_are_refused(bf16, fp8, repeats, says):
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}"):
+        judge(bf16, fp8, PairOptions(), repeats)
 
 
-def test_this_suites_own_pairs(tmp_path):
-    """Sound at micro on a CPU; with +0.5% they fail; beside another seed they are no pair."""
+@pytest.mark.parametrize(
+    ("name", "valid", "wrong"),
+    [
+        ("margin", (1e-9, 0.99), (0.0, 1.0, math.nan)),
+        ("tail", (0.01, 0.5), (0.0, 0.51)),
+        ("spread", (1e-9, 0.99), (0.0, 1.0, math.nan)),
+        ("speed_up", (0.01, 9.0), (0.0, math.nan, math.inf)),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(name, valid, wrong):
+    for value in valid:
+        assert getattr(PairOptions(**{name: value}), name) == value
+    for value in wrong:
+        with pytest.raises(ValueError, match=name.replace("_", "-")):
+            PairOptions(**{name: value})
+
+
+def test_own_recorded_pairs_pass_and_planted_gaps_fail(tmp_path):
+    """With the BF16 run of another seed they are no pair."""
     found = [r for r in load_records(ROOT / "golden/records/micro-xeon.zip") if isinstance(r, Trajectory)]
     bf16 = {r.seed: run_of(curve_of(r), tmp_path / f"bf16-{r.seed}") for r in found if r.cell.is_control}
     fp8 = [r for r in found if r.cell.recipe in ("te-current", "ao-rowwise")]
     assert len(fp8) >= 4
     for i, r in enumerate(fp8):
         sound, gap = (run_of(curve_of(r).with_gap(g), tmp_path / f"{i}-{g}") for g in (0.0, 0.005))
-        others = [k for k in bf16 if k != r.seed]
-        assert [
-            judge([bf16[s]], [x], Asked()).code for s, x in ((r.seed, sound), (r.seed, gap), (others[0], sound))
-        ] == [0, 1, 2]
+        other = next(k for k in bf16 if k != r.seed)
+        cases = ((r.seed, sound), (r.seed, gap), (other, sound))
+        assert [judge([bf16[s]], [x], PairOptions()).code for s, x in cases] == [0, 1, 2]
 
 
-def test_the_assumption_is_the_published_one():
-    assert (PUBLISHED.sd, PUBLISHED.df) == (0.0006, 24)
+@settings(max_examples=40, deadline=None)
+@given(gap=st.floats(-0.02, 0.02), scale=st.sampled_from([0.5, 2.0, 8.0]), seed=st.integers(0, 9))
+def test_verdict_does_not_depend_on_the_unit_of_the_loss(gap, scale, seed):
+    bf16, fp8 = np.asarray(noisy(seed=seed)), np.asarray(near(gap, seed=seed))
+    first, second = (
+        judge([run((f * bf16).tolist())], [run((f * fp8).tolist(), "fp8")], PairOptions()) for f in (1.0, scale)
+    )
+    assert (first.status, first.lines[-3:]) == (second.status, second.lines[-3:])
+    assert first.gap and second.gap and first.gap.mean == pytest.approx(second.gap.mean, abs=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [({"margin": 0.0}, "a margin of 0.00%"), ({"tail": 0.8}, "at most half of the run"), ({"spread": 0.0}, "above 0")],
-)
-def test_what_makes_no_sense_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        Asked(**wrong)
+@settings(max_examples=40, deadline=None)
+@given(gap=st.floats(0.0, 0.02), more=st.floats(0.0, 0.01), wider=st.floats(1.0, 4.0))
+def test_larger_gap_or_narrower_margin_is_never_better(gap, more, wider):
+    order = ["pass", "inconclusive", "fail"]
+    ranks = [order.index(plain(g, PairOptions(margin=m)).status) for g, m in
+             ((gap, 0.0025 * wider), (gap + more, 0.0025 * wider), (gap + more, 0.0025))]  # fmt: skip
+    assert ranks == sorted(ranks)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pairs
 import pytest
-from fp8parity.judging.pair.aligned import APART, PAIRED
-from fp8parity.judging.pair.finding import PUBLISHED, Asked
+from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions
+from fp8parity.judging.pair.pairing import APART, PAIRED
 from fp8parity.records.storage import load_records
 
 ROOT = Path(__file__).parents[1]
@@ -40,7 +40,7 @@ def test_planted_gaps_are_what_they_say():
     assert [made[pairs.GROWS][1].loss[i] / sound[i] for i in (0, -1)] == pytest.approx([1.0, 1.005])
     away = made["no gap, with spread"][1].loss[0] / sound[0] - 1
     assert 0 < abs(away) < 4 * PUBLISHED.sd
-    assert made["gap at the margin, with spread"][1].loss[0] / sound[0] - 1 == pytest.approx(away + Asked.margin)
+    assert made["gap at the margin, with spread"][1].loss[0] / sound[0] - 1 == pytest.approx(away + PairOptions.margin)
 
 
 def test_tables_count_verdicts():

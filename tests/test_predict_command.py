@@ -1,10 +1,11 @@
-"""``fp8parity predict``: what it prints, and one clear line for what it cannot predict."""
+"""``fp8parity predict``: its table, its files, and one line for what it cannot predict."""
 
 from __future__ import annotations
 
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import made_up_gpu as gpu
@@ -22,6 +23,7 @@ CONFIG = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
     "vocab_size": 128256, "model_type": "llama",
 }  # fmt: skip
+AT = "--gpu", "h100", "--records"
 MODELS = ("small", "base", "llama3-8b", "llama3-70b")
 
 
@@ -55,18 +57,7 @@ def refused(capsys, *arguments: str) -> str:
 
 
 def test_a_config_is_predicted(config, measurements, capsys):
-    text = out(
-        capsys,
-        str(config),
-        "--gpu",
-        "h100",
-        "--records",
-        str(measurements),
-        "--micro-batch",
-        "4",
-        "--recipe",
-        "te-current",
-    )
+    text = out(capsys, str(config), *AT, str(measurements), "--micro-batch", "4", "--recipe", "te-current")
     assert text.startswith("llama-1b, 4 x 4096 tokens, a training step of 16 layers, on NVIDIA H100 Made Up")
     [native] = [line for line in text.splitlines() if line.startswith("te-current") and " native " in line]
     ratio = float(native.split()[3].rstrip("x"))
@@ -78,8 +69,8 @@ def test_a_config_is_predicted(config, measurements, capsys):
     assert "roofline" in text
 
 
-def test_every_measured_cell_can_be_tested(measurements, capsys):
-    text = out(capsys, "1b", "--gpu", "h100", "--records", str(measurements), "--test")
+def test_every_measured_cell_is_compared(measurements, capsys):
+    text = out(capsys, "1b", *AT, str(measurements), "--test")
     assert "3 cells: mean error" in text and "torchao's roofline: mean error" in text
     rows = [line for line in text.splitlines() if "te-current native" in line and "%" in line]
     assert [r.split()[0] for r in rows] == ["1b", "base", "small"]
@@ -95,17 +86,17 @@ def test_every_measured_cell_can_be_tested(measurements, capsys):
 def test_a_record_in_two_sets_counts_once(measurements, tmp_path, capsys):
     again = tmp_path / "again.zip"
     again.write_bytes(measurements.read_bytes())
-    asked = ("1b", "--gpu", "h100", "--test", "--records", str(measurements))
+    asked = ("1b", "--test", *AT, str(measurements))
     assert out(capsys, *asked) == out(capsys, *asked, str(again))
 
 
-def test_the_roofline_of_a_measured_cell_is_that_of_its_own_gpu(tmp_path, capsys):
+def test_the_roofline_of_a_cell_is_that_of_its_gpu(tmp_path, capsys):
     """Both GPUs have the same times. The memory of the second one is faster, so torchao's formula gives casts less time there."""
     other = gpu.HERE.model_copy(update={"device": "NVIDIA H200 Made Up"})
     works = [shapes.get(name) for name in ("small", "base")]
     first = gpu.records(MODELS, [gpu.timed(w) for w in works])
     sets.save([*first, *(r.model_copy(update={"provenance": other}) for r in first)], tmp_path / "two.zip")
-    text = out(capsys, "1b", "--gpu", "h100", "--records", str(tmp_path / "two.zip"), "--test")
+    text = out(capsys, "1b", *AT, str(tmp_path / "two.zip"), "--test")
     shown = [float(re.findall(r"([\d.]+)x", line)[-1]) for line in text.splitlines() if line.startswith("small ")]
     records = sets.load([tmp_path / "two.zip"])
     bases = [some(basis(records, name)) for name in (gpu.NAME, other.device)]
@@ -115,7 +106,7 @@ def test_the_roofline_of_a_measured_cell_is_that_of_its_own_gpu(tmp_path, capsys
 
 def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
     files = ["--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
-    text = out(capsys, "1b", "--gpu", "h100", "--records", str(measurements), *files)
+    text = out(capsys, "1b", *AT, str(measurements), *files)
     data = json.loads((tmp_path / "a.json").read_text())
     assert (data["model"], data["micro_batch"], data["sequence"], data["gpu"]) == ("1b", 8, 2048, gpu.NAME)
     native, fused = data["predicted"]
@@ -126,18 +117,18 @@ def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
     assert float(first["speed_up"]) == native["speed_up"] and float(first["GEMMs"]) == native["parts"]["GEMMs"]
 
 
-def test_a_fused_block_stands_beside_fused_bf16(measurements, capsys):
-    text = out(capsys, "1b", "--block", "--gpu", "h100", "--records", str(measurements))
+def test_a_fused_block_is_compared_with_fused_bf16(measurements, capsys):
+    text = out(capsys, "1b", "--block", *AT, str(measurements))
     assert "BF16 native: " in text and "BF16 fused: " in text
 
 
 def test_without_measured_steps_there_is_no_interval(tmp_path, capsys):
     sets.save(gpu.records(MODELS), tmp_path / "a.zip")
-    text = out(capsys, "1b", "--gpu", "h100", "--records", str(tmp_path / "a.zip"))
+    text = out(capsys, "1b", *AT, str(tmp_path / "a.zip"))
     assert "unknown" in text and "There is no interval" in text
 
 
-def test_what_is_shipped_is_read_without_records(tmp_path, monkeypatch, capsys):
+def test_shipped_sets_are_read_without_records(tmp_path, monkeypatch, capsys):
     """A golden folder of one's own without measurements leaves those that are shipped; with some, they count. A mistyped one is
     refused."""
     monkeypatch.chdir(tmp_path)
@@ -151,77 +142,66 @@ def test_what_is_shipped_is_read_without_records(tmp_path, monkeypatch, capsys):
     assert "on NVIDIA H100 Made Up" in out(capsys, "1b", "--gpu", "h100", "--golden-dir", str(own))
     (own / predict.FOLDER).mkdir()
     assert refused(capsys, "1b", "--gpu", "h100", "--golden-dir", str(tmp_path / "own")).startswith(
-        "unknown GPU 'h100': no measurements of any"
+        "unknown GPU 'h100': no measurements are at hand"
     )
 
 
-class TestHere:
-    def test_a_gpu_without_a_profile_is_measured_now(self, measurements, monkeypatch, capsys):
-        new = gpu.profile("NVIDIA New")
-        gemms = [
-            r.model_copy(update={"provenance": new.provenance}) for r in map(gpu.gemm_times, map(shapes.get, MODELS))
-        ]
-        monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
-        monkeypatch.setattr(profile, "measured", lambda folder: new)
-        monkeypatch.setattr(predict.sets, "load", lambda paths: list(gemms))
-        assert "on NVIDIA New" in out(capsys, "1b", "--records", "x")
-
-    def test_its_gemms_are_needed(self, monkeypatch, capsys):
-        monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
-        monkeypatch.setattr(profile, "measured", lambda folder: gpu.profile("NVIDIA New"))
-        monkeypatch.setattr(predict, "_records", lambda args: [])
-        assert refused(capsys, "1b") == (
-            "no GEMM was timed on NVIDIA New; run fp8parity gemm there (docs/throughput.md), and give --records .parity/gemms"
-        )
-
-    def test_a_machine_without_a_gpu_says_so(self, measurements, capsys):
-        assert refused(capsys, "1b", "--records", str(measurements)) == (
-            "--gpu here: this machine has no GPU; name one whose measurements are at hand, such as --gpu h200"
-        )
+def test_extrapolations_are_in_table_files_and_test(tmp_path, capsys):
+    """te-current was timed at base, and te-block only at 8B. The step of 131,072 tokens is far from all."""
+    far = replace(shapes.get("1b"), micro_batch=1, sequence=131_072)
+    near = [gpu.timed(shapes.get(name)) for name in ("1b", "llama3-8b")]
+    steps = [*near, gpu.timed(far).model_copy(update={"variant": "1x131072"})]
+    large = gpu.gemm_times(shapes.get("llama3-8b"))
+    other = large.model_copy(update={"cell": large.cell.model_copy(update={"recipe": "te-block"})})
+    sets.save([*gpu.records(("base", "llama3-8b"), steps), other], tmp_path / "a.zip")
+    files = ["--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
+    lines = out(capsys, "small", *AT, str(tmp_path / "a.zip"), *files, "--test").splitlines()
+    assert [line.partition(": ")[0] for line in lines if "of the GEMM work of this model" in line] == ["te-block"]
+    assert any(line.startswith("No measured step of another model tests te-block native") for line in lines)
+    assert [line[:12] for line in lines if line.endswith("  extrapolated (tokens, sequence)")] == ["1b 1x131072 "]
+    assert any(" of them are extrapolated: " in line for line in lines)
+    wanted = [False, False, True, True]
+    rows = json.loads((tmp_path / "a.json").read_text())["predicted"]
+    assert sorted(r["extrapolated"] for r in rows) == wanted
+    assert sorted(r["extrapolated"] == "True" for r in csv.DictReader((tmp_path / "a.csv").open())) == wanted
 
 
-class TestRefused:
-    def asked(self, capsys, measurements: Path, model: object, *more: str) -> str:
-        return refused(capsys, str(model), "--gpu", "h100", "--records", str(measurements), *more)
+def test_a_gpu_without_a_profile_is_measured_now(monkeypatch, capsys):
+    new = gpu.profile("NVIDIA New")
+    gemms = [gpu.gemm_times(shapes.get(name)).model_copy(update={"provenance": new.provenance}) for name in MODELS]
+    monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
+    monkeypatch.setattr(profile, "measured", lambda folder: new)
+    monkeypatch.setattr(predict, "_records", lambda args: gemms)
+    assert "on NVIDIA New" in out(capsys, "1b")
+    monkeypatch.setattr(predict, "_records", lambda args: [])
+    assert refused(capsys, "1b").startswith("no GEMM was timed on NVIDIA New; run fp8parity gemm there")
 
-    def test_an_unknown_gpu(self, measurements, capsys):
-        line = refused(capsys, "1b", "--gpu", "h300", "--records", str(measurements))
-        assert line.startswith("unknown GPU 'h300': ") and "nvidia-h100-made-up" in line and "fp8parity profile" in line
 
-    @pytest.mark.parametrize(
-        "key", ["hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"]
-    )
-    def test_a_missing_key_is_named(self, key, config, measurements, capsys):
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (["1b", "--gpu", "here"], "--gpu here: this machine has no GPU; name one whose measurements are at hand"),
+        (["1b", "--gpu", "h300"], "unknown GPU 'h300': "),
+        (["lama3-8b"], "unknown model 'lama3-8b': did you mean llama3-8b"),
+        (["none/config.json"], "cannot be read"),
+        (["1b", "--recipe", "te-curent"], "unknown recipe 'te-curent': did you mean te-current"),
+        (["llama3-8b"], "llama3-8b: a step needs about "),
+    ],
+)
+def test_a_request_that_cannot_be_predicted_is_refused(measurements, capsys, asked, words):
+    assert words in refused(capsys, asked[0], *AT, str(measurements), *asked[1:])
+
+
+def test_an_incomplete_or_odd_configuration_is_refused(config, measurements, capsys):
+    for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size"):
         config.write_text(json.dumps({k: v for k, v in CONFIG.items() if k != key}))
-        line = self.asked(capsys, measurements, config)
-        assert line.startswith(f"{config}: lacks the key {key}")
+        assert refused(capsys, str(config), *AT, str(measurements)).startswith(f"{config}: lacks the key {key}")
+    config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
+    line = refused(capsys, str(config), *AT, str(measurements))
+    assert line.startswith("te-current: gate and up has 8200 output features (N)")
 
-    def test_a_file_that_is_not_there(self, tmp_path, measurements, capsys):
-        assert "cannot be read" in self.asked(capsys, measurements, tmp_path / "config.json")
 
-    def test_an_unknown_preset(self, measurements, capsys):
-        assert "unknown model 'lama3-8b': did you mean llama3-8b" in self.asked(capsys, measurements, "lama3-8b")
-
-    def test_an_unknown_recipe(self, measurements, capsys):
-        assert "unknown recipe 'te-curent': did you mean te-current" in self.asked(
-            capsys, measurements, "1b", "--recipe", "te-curent"
-        )
-
-    def test_dimensions_that_a_recipe_cannot_take(self, config, measurements, capsys):
-        config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
-        line = self.asked(capsys, measurements, config)
-        assert line == "te-current: gate and up has 8200 output features (N), and they are not divisible by 16"
-
-    def test_too_little_memory(self, measurements, capsys):
-        line = self.asked(capsys, measurements, "llama3-8b")
-        assert line.startswith("llama3-8b: a step needs about ") and line.endswith(
-            "--block predicts one transformer block"
-        )
-        assert "one block, on NVIDIA H100 Made Up" in out(
-            capsys, "llama3-8b", "--block", "--gpu", "h100", "--records", str(measurements)
-        )
-
-    def test_a_batch_of_nothing(self, measurements, capsys):
-        with pytest.raises(SystemExit):
-            self.asked(capsys, measurements, "1b", "--micro-batch", "0")
-        assert "argument --micro-batch: '0' is not a whole number of 1 or more" in capsys.readouterr().err
+def test_a_batch_of_nothing_is_refused(measurements, capsys):
+    with pytest.raises(SystemExit):
+        refused(capsys, "1b", *AT, str(measurements), "--micro-batch", "0")
+    assert "argument --micro-batch: '0' is not a whole number of 1 or more" in capsys.readouterr().err

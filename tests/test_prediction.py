@@ -1,73 +1,73 @@
-"""The predicted step: exact where the parts follow a law, near it between measured sizes, and an error bar that holds the truth."""
+"""The predicted step: exact where the parts follow a law, near it between measured sizes, and its refusals."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
-import reports
+import torch
 from fp8parity.prediction import fits
 from fp8parity.prediction.basis import basis
-from fp8parity.prediction.calibration import calibrate, held_out
-from fp8parity.prediction.residuals import Group, measured, residuals
 from fp8parity.prediction.step import (
     ATTENTION,
     CASTS,
     GEMMS,
+    MODULES,
     memory_needed,
+    quantized_shares,
     refuse_dimensions,
     refuse_memory,
     step_time,
 )
 from fp8parity.recipes.registry import RECIPES
-from fp8parity.records.cell import Execution, Mode
-from fp8parity.timing.blocks import shape_of
+from fp8parity.records.cell import Execution
+from fp8parity.records.times import Part
 from fp8parity.workload import shapes
+from fp8parity.workload.models import ModelConfig, Transformer
 from fp8parity.workload.shapes import ModelShape, Workload
 
-CURRENT, BF16 = RECIPES["te-current"], RECIPES["bf16"]
+CURRENT, BF16, ONE = RECIPES["te-current"], RECIPES["bf16"], shapes.get("1b")
+ODD = ModelShape("odd", 1000, 4000, 8, 8, 125, 4, 1000)
+TINY = ModelShape("one", hidden=8, intermediate=16, heads=2, kv_heads=1, head_dim=4, layers=3, vocab=32)
 
 
-class TestFits:
-    def test_costs_find_the_rates(self):
-        points = [
-            ({"a": float(a), "b": float(b)}, 1e-6 + 2e-9 * a + 3e-9 * b)
-            for a, b in ((1e3, 1e6), (1e6, 1e3), (1e5, 1e5), (1e4, 1e6))
-        ]
-        found = fits.costs(points)
-        assert found.at({"a": 5e5, "b": 2e5}) == pytest.approx(1e-6 + 1e-3 + 6e-4, rel=1e-6)
+def test_costs_find_the_rates_and_none_is_negative():
+    sizes = ((1e3, 1e6), (1e6, 1e3), (1e5, 1e5), (1e4, 1e6))
+    found = fits.costs([({"a": a, "b": b}, 1e-6 + 2e-9 * a + 3e-9 * b) for a, b in sizes])
+    assert found.at({"a": 5e5, "b": 2e5}) == pytest.approx(1e-6 + 1e-3 + 6e-4, rel=1e-6)
+    falling = fits.costs([({"a": 1.0}, 3.0), ({"a": 2.0}, 2.0), ({"a": 3.0}, 1.0)])
+    assert min(falling.rates.values()) >= 0 and falling.rates["a"] == 0
 
-    def test_no_rate_is_negative(self):
-        found = fits.costs([({"a": 1.0}, 3.0), ({"a": 2.0}, 2.0), ({"a": 3.0}, 1.0)])
-        assert min(found.rates.values()) >= 0 and found.rates["a"] == 0
 
-    def test_a_measured_size_has_its_own_ratio(self):
-        found = fits.ratios([((10, 10), 2.0), ((1000, 1000), 1.0), ((10, 10), 8.0)])
-        assert found.at((10, 10)) == pytest.approx(4.0)
-        assert found.at((1000, 1000)) == pytest.approx(1.0)
-        assert 1.0 < found.at((100, 100)) < 4.0
-        assert found.at((12, 12)) == pytest.approx(4.0, rel=0.02)
+def test_a_measured_size_has_its_own_ratio():
+    found = fits.ratios([((10, 10), 2.0), ((1000, 1000), 1.0), ((10, 10), 8.0)])
+    assert [found.at((10, 10)), found.at((1000, 1000))] == pytest.approx([4.0, 1.0])
+    assert 1.0 < found.at((100, 100)) < 4.0
+    assert found.at((12, 12)) == pytest.approx(4.0, rel=0.02)
+
+
+def test_a_line_through_one_place_has_no_slope():
+    assert fits.line([(0.5, 1.0), (0.5, 3.0)]) == fits.Line(0.0, 2.0)
+    assert [fits.line([(0, 1), (1, 3), (2, 5)]).at(x) for x in (0, 3)] == pytest.approx([1, 7])
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("base", 0.01), ("1b", 0.03), ("llama3-8b", 0.01)])
-def test_a_step_is_the_sum_of_its_parts(name, tolerance):
+@pytest.mark.parametrize("block", [False, True])
+def test_a_step_is_the_sum_of_its_parts(name, tolerance, block):
     """1b's GEMMs were not timed: they are interpolated between those of base and of 8b."""
     found, work = gpu.made(), shapes.get(name)
-    plain, quantized = (step_time(found, work, r, Execution.NATIVE) for r in (BF16, CURRENT))
-    assert plain.seconds == pytest.approx(gpu.step(work, "bf16"), rel=tolerance)
-    assert quantized.seconds == pytest.approx(gpu.step(work, "te-current"), rel=tolerance)
+    plain, quantized = (step_time(found, work, r, Execution.NATIVE, block) for r in (BF16, CURRENT))
+    assert plain.seconds == pytest.approx(gpu.step(work, "bf16", block), rel=tolerance)
+    assert quantized.seconds == pytest.approx(gpu.step(work, "te-current", block), rel=tolerance)
     assert plain.parts[CASTS] == 0 < quantized.parts[CASTS]
     assert quantized.parts[GEMMS] < plain.parts[GEMMS] and quantized.parts[ATTENTION] == plain.parts[ATTENTION]
-    assert sum(plain.share(p) for p in plain.parts) == pytest.approx(1)
 
 
 def test_attention_dilutes_the_speed_up_as_sequences_grow():
-    found, work = gpu.made(), shapes.get("1b")
-    ratios = []
+    found, ratios = gpu.made(), []
     for length in (512, 2048, 8192, 32_768):
-        at = replace(work, micro_batch=32_768 // length, sequence=length)
+        at = replace(ONE, micro_batch=32_768 // length, sequence=length)
         plain, quantized = (step_time(found, at, r, Execution.NATIVE).seconds for r in (BF16, CURRENT))
         ratios.append(plain / quantized)
     assert ratios == sorted(ratios, reverse=True) and ratios[0] - ratios[-1] > 0.05
@@ -75,129 +75,72 @@ def test_attention_dilutes_the_speed_up_as_sequences_grow():
 
 def test_a_filter_costs_what_it_leaves_in_bf16():
     found, work = gpu.made(), shapes.get("base")
-    whole, none, some = (
-        step_time(found, work, replace(CURRENT, filters=f), Execution.NATIVE).seconds
-        for f in (("lm_head",), ("proj", "lm_head"), ("mlp",))
-    )
+    recipes = [replace(CURRENT, filters=f) for f in (("lm_head",), ("proj", "lm_head"), ("mlp",))]
+    whole, none, some = (step_time(found, work, recipe, Execution.NATIVE).seconds for recipe in recipes)
     assert none == pytest.approx(step_time(found, work, BF16, Execution.NATIVE).seconds)
     assert whole < some < none
 
 
-def test_a_block_is_a_layer():
-    found, work = gpu.made(), shapes.get("llama3-8b")
-    assert step_time(found, work, CURRENT, Execution.NATIVE, block=True).seconds == pytest.approx(
-        gpu.step(work, "te-current", block=True), rel=0.01
-    )
+@pytest.mark.parametrize(
+    ("left_out", "shares"),
+    [
+        ("q_proj", {"qkv": 2 / 3, "q": 0}),
+        ("k_proj", {"qkv": 2 / 3, "k and v": 1 / 2}),
+        ("o_proj", {"o": 0}),
+        ("gate_proj", {"gate and up": 1 / 2}),
+        ("up_proj", {"gate and up": 1 / 2, "up": 0}),
+        ("down_proj", {"down": 0}),
+    ],
+)
+def test_a_filter_leaves_out_the_modules_that_it_names(left_out, shares):
+    found = quantized_shares(shapes.get("base"), replace(CURRENT, filters=(left_out, "lm_head")), 2)
+    assert found == pytest.approx(dict.fromkeys(MODULES, 1.0) | shares)
+
+
+def test_the_modules_of_a_linear_are_those_of_the_model():
+    with torch.device("meta"):
+        block = Transformer(ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)).layers[0]
+    linears = {name for name, module in block.named_modules() if isinstance(module, torch.nn.Linear)}
+    assert {name for names in MODULES.values() for name in names} == linears
+
+
+def test_a_fused_layer_has_the_attention_of_its_vendor():
+    found, work = gpu.made(), shapes.get("base")
+    twice = [t.model_copy(update={"form": "te", "seconds": 2 * t.seconds}) for t in found.profile.of(Part.ATTENTION)]
+    own = replace(found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *twice]}))
+    native, fused = (step_time(own, work, CURRENT, e).parts[ATTENTION] for e in (Execution.NATIVE, Execution.FUSED))
+    assert fused == pytest.approx(2 * native)
+    assert step_time(found, work, CURRENT, Execution.FUSED).parts[ATTENTION] == pytest.approx(native)
 
 
 def test_a_recipe_without_gemms_is_named():
     with pytest.raises(ValueError, match=r"no GEMM of te-block was timed on NVIDIA H100 Made Up \(timed: te-current\)"):
-        step_time(gpu.made(), shapes.get("1b"), RECIPES["te-block"], Execution.NATIVE)
+        step_time(gpu.made(), ONE, RECIPES["te-block"], Execution.NATIVE)
+
+
+def test_a_profile_without_blocks_is_refused():
+    found = gpu.made()
+    times = [t for t in found.profile.times if t.part != Part.BLOCK_REST]
+    with pytest.raises(ValueError, match="has no parts of blocks; run fp8parity profile there again"):
+        replace(found, profile=found.profile.model_copy(update={"times": times})).rest(ONE)
 
 
 def test_a_gpu_without_a_data_sheet_has_a_measured_roof():
-    """The fastest timed GEMMs and the copy stand for the peaks."""
+    """The fastest timed GEMMs and the copy represent the peaks."""
     new = gpu.profile("NVIDIA New")
-    records = [
-        new,
-        *(
-            gpu.gemm_times(shapes.get(n)).model_copy(update={"provenance": new.provenance})
-            for n in ("small", "llama3-8b")
-        ),
-    ]
-    found = basis(records, "NVIDIA New")
+    gemms = (gpu.gemm_times(shapes.get(n)) for n in ("small", "llama3-8b"))
+    found = basis([new, *(r.model_copy(update={"provenance": new.provenance}) for r in gemms)], "NVIDIA New")
     assert found is not None and found.roof.source == "measured"
     assert found.roof.bf16_flops == gpu.PEAK["bf16"] and found.roof.bandwidth == pytest.approx(gpu.BANDWIDTH)
     assert 0.9 * gpu.PEAK["te-current"] < found.roof.fp8_flops <= gpu.PEAK["te-current"]
     assert gpu.made().roof.source != "measured"
 
 
-GROUP = Group(gpu.NAME, False, "te-current native")
-
-
-class TestErrorBar:
-    MODELS = ("small", "base", "1b", "llama3-8b")
-
-    def cells(self, sd: float, bias: float = 0.0, seed: int = 0):
-        works = [shapes.get(name) for name in self.MODELS]
-        steps = [gpu.timed(w, off=bias + e) for w, e in zip(works, gpu.noise(len(works), sd, seed), strict=True)]
-        found = gpu.made(("small", "base", "1b", "llama3-8b", "llama3-70b"))
-        return residuals(found, steps)
-
-    def test_a_bias_of_the_recipe_is_corrected(self):
-        """Fusion that the parts do not show makes every step faster than their sum. The fewer models show it, the less is corrected."""
-        raw, rows = self.cells(0.0, bias=0.08), held_out(self.cells(0.0, bias=0.08))
-        assert len(rows) == 4
-        assert all(abs(row.error) < abs(math.exp(-r.error) - 1) for row, r in zip(rows, raw, strict=True))
-        assert 0.02 < calibrate(raw).corrections.of(GROUP) < 0.08
-        assert calibrate(raw[:2]).corrections.overall < calibrate(raw).corrections.overall
-
-    def test_the_bar_covers_what_it_says(self):
-        hits = [r.covered for seed in range(40) for r in held_out(self.cells(0.03, 0.02, seed))]
-        assert 0.85 < sum(hits) / len(hits) < 0.99
-
-    def test_a_models_own_cell_does_not_help_it(self):
-        """The measured cell of 1b is far off; its own prediction does not know that."""
-        steps = [gpu.timed(shapes.get(name), off=0.5 if name == "1b" else 0.0) for name in self.MODELS]
-        [row] = [r for r in held_out(residuals(gpu.made(), steps)) if r.cell.work.shape.name == "1b"]
-        assert row.error == pytest.approx(math.exp(-0.5) - 1, abs=0.03) and not row.covered
-
-    def test_without_cells_there_is_no_bar(self):
-        low, middle, high = calibrate([]).interval(1.3, GROUP)
-        assert (low, middle, high) == (0.0, 1.3, math.inf)
-
-
-class TestMeasured:
-    def test_a_cell_knows_its_gpu(self):
-        other = reports.provenance(device="NVIDIA Other")
-        for record in (
-            gpu.timed(shapes.get("1b")),
-            gpu.timed(shapes.get("1b")).model_copy(update={"provenance": other}),
-        ):
-            found = measured(record)
-            assert found is not None and found.gpu == record.provenance.device
-
-    def test_another_length_is_in_the_variant(self):
-        record = gpu.timed(shapes.get("1b"))
-        seen = measured(record.model_copy(update={"variant": "32x512"}))
-        assert seen is not None and (seen.work.micro_batch, seen.work.sequence) == (32, 512)
-        assert measured(record.model_copy(update={"variant": "another head"})) is None
-        assert measured(record.model_copy(update={"tokens": 17})) is None
-        assert (
-            measured(record.model_copy(update={"attention": "torch's choice"})) is None
-        )  # a profile measures another attention
-        assert measured(record.model_copy(update={"optimizer": "torch's AdamW"})) is None  # and another optimizer
-
-    def test_a_block_may_have_another_number_of_sequences(self):
-        """Its variant names them. A filter or a rest is another block."""
-        work = replace(shapes.get("llama3-8b"), micro_batch=2, sequence=4096)
-        record = gpu.timed(work).model_copy(update={"block": shape_of(work), "optimizer": ""})
-        for variant in ("", "2x4096"):
-            seen = measured(record.model_copy(update={"variant": variant}))
-            assert seen is not None and seen.block and (seen.work.micro_batch, seen.work.sequence) == (2, 4096)
-        for variant in ("2x4096 without k_proj", "2x4096 rest 1s", "4x4096"):
-            assert measured(record.model_copy(update={"variant": variant})) is None
-
-    @pytest.mark.parametrize(("mode", "host"), [(m, not m.graphed) for m in Mode])
-    def test_a_step_that_waits_for_the_host_is_no_test(self, mode, host):
-        assert (measured(gpu.timed(shapes.get("small")).model_copy(update={"mode": mode})) is None) == host
-
-    def test_an_unknown_model_is_left_out(self):
-        record = gpu.timed(shapes.get("1b"))
-        assert measured(record.model_copy(update={"cell": record.cell.model_copy(update={"model": "theirs"})})) is None
-
-
-ODD = ModelShape("odd", 1000, 4000, 8, 8, 125, 4, 1000)
-
-
 @pytest.mark.parametrize(
     ("work", "message"),
     [
-        (Workload(ODD, 1, 512), r"te-current: q has 1000 output features \(N\), and they are not divisible by 16$"),
-        (
-            Workload(shapes.get("1b").shape, 1, 100),
-            r"te-current: q has 100 tokens \(M\), and they are not divisible by 16; change --micro-batch or --sequence$",
-        ),
+        (Workload(ODD, 1, 512), r"te-current: q has 1000 output features \(N\), .* not divisible by 16$"),
+        (Workload(ONE.shape, 1, 100), r"q has 100 tokens \(M\), .* by 16; change --micro-batch or --sequence$"),
     ],
 )
 def test_dimensions_that_do_not_fit_are_named(work, message):
@@ -205,46 +148,52 @@ def test_dimensions_that_do_not_fit_are_named(work, message):
         refuse_dimensions(work, CURRENT)
 
 
-def test_the_rows_of_an_expert_are_padded():
+def test_padded_experts_and_linears_in_bf16_have_any_dimension():
     """128 tokens over 12 experts are 11 rows each."""
-    refuse_dimensions(
-        Workload(ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1), 1, 128), CURRENT
-    )
+    experts = ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1)
+    refuse_dimensions(Workload(experts, 1, 128), CURRENT)
+    odd = replace(ODD, hidden=1024, head_dim=128, intermediate=4001)
+    refuse_dimensions(Workload(odd, 1, 512), replace(CURRENT, filters=("mlp",)))
 
 
-def test_a_linear_that_stays_in_bf16_may_have_any_dimension():
-    refuse_dimensions(
-        Workload(replace(ODD, hidden=1024, head_dim=128, intermediate=4001), 1, 512), replace(CURRENT, filters=("mlp",))
-    )
+@pytest.mark.parametrize(
+    ("shape", "weights", "token"),
+    [
+        (TINY, 8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16, 2 * (6 * 8 + 2 * 8 + 2 * 4 + 3 * 16)),
+        (replace(TINY, gated=False), 8 * 8 + 2 * 4 * 8 + 8 * 8 + 2 * 8 * 16, 2 * (6 * 8 + 2 * 8 + 2 * 4 + 2 * 16)),
+        (
+            replace(TINY, experts=4, experts_per_token=2, shared=24),
+            8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * (4 * 16 + 24),
+            2 * (6 * 8 + 2 * 8 + 2 * 4 + 3 * (2 * 16 + 24)),
+        ),
+    ],
+)
+def test_memory_is_that_of_weights_and_activations(shape, weights, token):
+    """A block holds a weight and its gradient in BF16 (4 bytes), a step 18 bytes a parameter and 10 bytes a logit."""
+    work = Workload(shape, 2, 16)
+    assert memory_needed(work, block=True) == (4 * weights, 32 * token)
+    parameters = 3 * (weights + 2 * 8) + 8 + 2 * 32 * 8
+    assert memory_needed(work) == (18 * parameters, 32 * (3 * token + 10 * 32))
 
 
-class TestMemory:
-    def test_the_estimate_is_near_what_1b_took(self):
-        """47,892,066,816 bytes on an H200 (golden/records/h200-throughput-flash.zip)."""
-        assert sum(memory_needed(shapes.get("1b"))) == pytest.approx(47_892_066_816, rel=0.15)
+def test_the_memory_of_1b_is_near_what_was_measured():
+    assert sum(memory_needed(ONE)) == pytest.approx(47_892_066_816, rel=0.15)  # on an H200
 
-    @pytest.mark.parametrize(
-        ("work", "message"),
-        [
-            (
-                Workload(shapes.get("1b").shape, 64, 2048),
-                r"1b: a step needs about \d+ GiB, and the GPU has 80 GiB; --micro-batch \d+ fits",
-            ),
-            (Workload(shapes.get("1b").shape, 1, 131_072), r"--micro-batch 1 --sequence \d+ fits"),
-            (
-                shapes.get("llama3-70b"),
-                r"weights and optimizer alone are 1183 GiB; --block predicts one transformer block",
-            ),
-        ],
-    )
-    def test_too_little_memory_says_what_fits(self, work, message):
-        with pytest.raises(ValueError, match=message) as caught:
-            refuse_memory(work, 80 * 2**30)
-        words = str(caught.value).split()
-        if "--micro-batch" in words:
-            batch = int(words[words.index("--micro-batch") + 1])
-            length = int(words[words.index("--sequence") + 1]) if "--sequence" in words else work.sequence
-            refuse_memory(replace(work, micro_batch=batch, sequence=length), 80 * 2**30)
 
-    def test_a_block_fits(self):
-        refuse_memory(shapes.get("llama3-70b"), 80 * 2**30, block=True)
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        (Workload(ONE.shape, 64, 2048), r"1b: a step needs about \d+ GiB, and the GPU has 80 GiB; --micro-batch"),
+        (Workload(ONE.shape, 1, 131_072), r"--micro-batch 1 --sequence \d+ fits"),
+        (shapes.get("llama3-70b"), r"weights and optimizer alone are 1183 GiB; --block predicts one block"),
+    ],
+)
+def test_too_little_memory_says_what_fits(work, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        refuse_memory(work, 80 * 2**30)
+    words = str(caught.value).split()
+    if "--micro-batch" in words:
+        batch = int(words[words.index("--micro-batch") + 1])
+        length = int(words[words.index("--sequence") + 1]) if "--sequence" in words else work.sequence
+        refuse_memory(replace(work, micro_batch=batch, sequence=length), 80 * 2**30)
+    refuse_memory(shapes.get("llama3-70b"), 80 * 2**30, block=True)

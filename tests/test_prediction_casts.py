@@ -8,12 +8,12 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction import step as prediction_step
 from fp8parity.prediction.basis import PRODUCTS, Basis
-from fp8parity.prediction.casts import Additions, beside, of
+from fp8parity.prediction.sizes import Additions, side_seconds
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.device import Part
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
+from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 
@@ -68,25 +68,13 @@ def basis_of(scaled: bool = True) -> Basis:
         ("wgrad", (), {"casts": 0, "elements": 0, "across": 0}, 5 * 7),
     ],
 )
-def test_sizes_are_those_of_the_operands_and_of_the_result(product, operands, casts, results):
+def test_additions_have_the_sizes_of_operands_and_result(product, operands, casts, results):
     for groups in (1, 4):
         g = replace(LINEAR, groups=groups)
         of_groups = {name: size * (1 if name == "casts" else groups) for name, size in casts.items()}
         assert Additions(product, operands, split=True).casts(g) == of_groups
         assert Additions(product, operands, split=True).results(g) == {"results": results * groups}
         assert Additions(product, operands, split=False).results(g) == {"results": 0}
-
-
-def test_a_timed_gemm_says_what_it_adds():
-    [g] = [
-        g
-        for g in rowwise(gpu.gemm_times(shapes.get("small"))).gemms
-        if (g.linear, g.gemm, g.mode) == ("q 0", "dgrad", "training")
-    ]
-    assert of(g) == Additions("dgrad", ("dy", "w"), split=True)
-    assert of(g.model_copy(update={"casts": ["w"], "accumulation": Accumulation.NONE})) == Additions(
-        "dgrad", ("w",), split=False
-    )
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -98,7 +86,7 @@ def test_each_kind_of_cost_is_found(product):
         assert found.results(ROWWISE, product, g) == pytest.approx(results, rel=1e-4, abs=1e-12)
 
 
-def test_results_that_nothing_scales_cost_nothing():
+def test_unscaled_results_cost_nothing():
     """As in Transformer Engine, whose kernels split the accumulation, too, and take the scales themselves."""
     found = basis_of(scaled=False)
     assert [found.results(ROWWISE, p, GemmShape("o", 16_384, 1024, 2048)) for p in PRODUCTS] == pytest.approx(
@@ -140,10 +128,10 @@ BEFORE, AFTER, PRODUCT = (
         ([], 0, 0),
     ],
 )
-def test_kernels_beside_a_product_are_launches_and_one_pass_over_its_result(kernels, launches, elements):
+def test_side_kernels_cost_launches_and_a_pass_over_the_result(kernels, launches, elements):
     [g, *_] = [g for g in gpu.gemm_times(shapes.get("small")).gemms if g.gemm == "dgrad"]
     g = g.model_copy(update={"m": 3, "n": 5, "k": 7, "kernels": kernels})
-    assert beside(g, launch=2e-6, rate=1e9) == pytest.approx(launches * 2e-6 + 4 * elements / 1e9)
+    assert side_seconds(g, launch=2e-6, rate=1e9) == pytest.approx(launches * 2e-6 + 4 * elements / 1e9)
 
 
 def fused(share: float) -> Basis:
@@ -152,7 +140,7 @@ def fused(share: float) -> Basis:
     found, kernels = basis_of(), [BEFORE, PRODUCT, AFTER]
 
     def timed(g: TimedGemm) -> TimedGemm:
-        more = beside(g.model_copy(update={"kernels": kernels}), gpu.LAUNCH, gpu.BANDWIDTH)
+        more = side_seconds(g.model_copy(update={"kernels": kernels}), gpu.LAUNCH, gpu.BANDWIDTH)
         return g.model_copy(update={"kernels": kernels, "recipe_seconds": [s + more for s in g.recipe_seconds]})
 
     records = tuple(r.model_copy(update={"gemms": [timed(g) for g in r.gemms]}) for r in found.gemms)
@@ -171,7 +159,7 @@ def alone(work: shapes.Workload) -> float:
 
 
 @pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
-def test_casts_that_are_compiled_with_a_block_take_what_its_blocks_took(share):
+def test_compiled_casts_take_the_time_of_the_blocks(share):
     work, plain = shapes.get("base"), basis_of()
     parts, apart = (step_time(b, work, RECIPES[ROWWISE], Execution.NATIVE).parts for b in (fused(share), plain))
     layers = work.shape.layers
@@ -181,7 +169,7 @@ def test_casts_that_are_compiled_with_a_block_take_what_its_blocks_took(share):
     assert parts[ATTENTION] == apart[ATTENTION]
 
 
-def test_of_linears_that_stay_in_bf16_nothing_is_fused(monkeypatch):
+def test_casts_of_linears_in_bf16_are_not_fused(monkeypatch):
     """Half of the casts are half of what the blocks add, and no casts are none, however little the blocks took."""
     found, work = fused(0.6), shapes.get("base")
     whole = step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS]
@@ -190,12 +178,3 @@ def test_of_linears_that_stay_in_bf16_nothing_is_fused(monkeypatch):
             prediction_step, "quantized_shares", lambda *_, share=share: dict.fromkeys(prediction_step.MODULES, share)
         )
         assert step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS] == pytest.approx(share * whole)
-
-
-def test_blocks_of_a_recipe_change_no_other_one():
-    work = shapes.get("base")
-    own = replace(fused(0.5), gemms=(*fused(0.5).gemms, *gpu.made().gemms))
-    for recipe in ("bf16", "te-current"):
-        assert step_time(own, work, RECIPES[recipe], Execution.NATIVE) == step_time(
-            replace(gpu.made(), gemms=own.gemms), work, RECIPES[recipe], Execution.NATIVE
-        )

@@ -7,9 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import fork_ranks
 import pytest
-from fork_ranks import Torchrun
 from fp8parity import checks
 from fp8parity.checks.protocol import Check, Result
 from fp8parity.distributed import launch, report
@@ -19,8 +17,6 @@ from sessions import cell
 pytestmark = pytest.mark.slow
 
 TASK = "rank_faults:first_arm"
-STARTED = ("nothing",)
-"""With these, torchrun and its ranks are started as users start them. With all others they are forked."""
 
 
 @pytest.fixture
@@ -33,8 +29,6 @@ def planted(spec, monkeypatch):
     """Runs a task on two ranks with a fault, and returns its numbers. Programs of tests are found in their folder."""
 
     def run(fault: str, task: str = TASK, program: str = "rank_faults", **terms: float) -> Result:
-        if fault not in STARTED:
-            fork_ranks.install(monkeypatch)
         monkeypatch.setenv("FP8PARITY_PLANT", fault)
         monkeypatch.syspath_prepend(str(Path(__file__).parent))
         return launch.launch(task, spec, program=program, **{"limit": 200, "patience": 20, **terms})
@@ -47,7 +41,7 @@ def planted(spec, monkeypatch):
     [
         (
             "kill",
-            r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 lost it in collective \d+ \(gloo:|torchrun then ended rank 0)",
+            r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 was in collective \d+ \(gloo:|torchrun then ended rank 0)",
         ),
         ("leave", "^2 ranks: rank 1 failed: ValueError: the disk of this rank is full"),
         ("nan", r"the loss of step 1 is not finite on rank 1 \(nan\)"),
@@ -73,7 +67,7 @@ def test_a_hung_collective_is_named_with_the_rank_that_never_came(planted, monke
 
     monkeypatch.setattr(report, "sentence", keep)
     before = time.monotonic()
-    words = r"rank 0 hangs in collective \d+ \(gloo:all_gather of \d+ BFloat16\): rank 1 never came to it and stands in hang \(rank_faults"
+    words = r"rank 0 hangs in collective \d+ \(gloo:all_gather of \d+ BFloat16\): rank 1 never came to it and is in hang \(rank_faults"
     with pytest.raises(ValueError, match=words):
         planted("hang and be seen")
     assert time.monotonic() - before < 150
@@ -85,20 +79,20 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
     """The limit is over as soon as rank 1 hangs, however long its start took."""
     hangs, limit = tmp_path / "hangs", 25
     monkeypatch.setenv("FP8PARITY_HANGS", str(hangs))
-    real = Torchrun.wait
+    real = subprocess.Popen.wait
 
-    def wait(process: Torchrun, timeout: float | None = None) -> int:
-        while timeout == limit and process.alive:
+    def wait(process: subprocess.Popen[str], timeout: float | None = None) -> int:
+        while timeout == limit and process.poll() is None:
             if hangs.exists():
                 raise subprocess.TimeoutExpired("torchrun", limit)
             time.sleep(0.05)
         return real(process, timeout)
 
-    monkeypatch.setattr(Torchrun, "wait", wait)
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
     monkeypatch.setattr(launch, "GRACE", 1.0)
     with pytest.raises(
         ValueError,
-        match=r"2 ranks did not end within 25 s: rank 0 stands in .*; rank 1 stands in hang \(rank_faults.py",
+        match=r"2 ranks did not end within 25 s: rank 0 is in .*; rank 1 is in hang \(rank_faults.py",
     ):
         planted("hang", limit=limit, patience=100)
 
@@ -152,7 +146,7 @@ def rank(number: int, state: str, **more: object) -> RankReport:
                 rank(0, "failed", error="RuntimeError: Connection closed", when=1),
                 rank(1, "failed", error="KeyError: 'x'", when=2),
             ],
-            "rank 1 failed: KeyError: 'x'; rank 0 then lost the others",
+            "rank 1 failed: KeyError: 'x'; rank 0 then failed, too",
         ),
     ],
 )

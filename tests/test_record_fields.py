@@ -10,23 +10,30 @@ import pytest
 import reports
 import timings
 from fp8parity.records.cell import Cell, Execution, Mode, Strict
-from fp8parity.records.device import DeviceProfile, Part, PartTime
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
-from fp8parity.records.manifest import Manifest, Selected, Shard
-from fp8parity.records.probed import Probed
+from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.provenance import HIDDEN, Provenance
 from fp8parity.records.schema import (
     AnyRecord,
     Measurements,
     NonFinite,
+    Probed,
     Throughput,
     TimeSplit,
     Trajectory,
-    content_of,
 )
 from fp8parity.records.storage import first_error
-from fp8parity.records.timings import BlockShape, Category, Kernel, LinearTime, Split
-from fp8parity.records.watch import Watch
+from fp8parity.records.times import (
+    BlockShape,
+    Category,
+    DeviceProfile,
+    Kernel,
+    LinearTime,
+    Part,
+    PartTime,
+    Split,
+    Watch,
+)
 from pydantic import TypeAdapter, ValidationError
 
 LARGEST = 2**63 - 1
@@ -39,50 +46,6 @@ HERE = reports.provenance()
 CHECK = Measurements(cell=CELL, check="gemm", values=[], provenance=HERE, session="s")
 SPLIT = TimeSplit(cell=CELL, mode=Mode.EAGER, tokens=1, bf16=SIDE, recipe=SIDE, provenance=HERE, session="s")
 PROFILE = DeviceProfile(cell=CELL, memory=1, peak_flops=1.0, times=[COPY], provenance=HERE, session="s")
-KEPT = {"schema_version": 2, "recorded": ""}
-
-
-@pytest.mark.parametrize(
-    ("model", "fields"),
-    [
-        (Cell, {"corpus": "topics", "ranks": 1}),
-        (Trajectory, KEPT | {
-            "kind": "trajectory", "unigram": None, "bigram": None, "variant": "", "first_gradients": {}, "hyperparameters": {},
-            "probes": [], "unprobed": "",
-        }),
-        (Measurements, KEPT | {"kind": "measurements", "notes": [], "variant": "", "seconds": None}),
-        (Throughput, KEPT | {
-            "kind": "throughput", "variant": "", "block": None, "bf16_execution": "native", "attention": "torch's choice",
-            "optimizer": "torch's AdamW", "peak_measured": False,
-        }),
-        (TimeSplit, KEPT | {
-            "kind": "split", "variant": "", "block": None, "bf16_execution": "native", "optimizer": "torch's AdamW", "layers": 1,
-            "linears": [],
-        }),
-        (GemmTimes, KEPT | {"kind": "gemms", "casts": [], "sheet_flops": None, "tool": ""}),
-        (TimedGemm, {
-            "groups": 1, "count": 1, "part": "layer", "bf16_seconds": [], "recipe_seconds": [], "kernels": [], "bf16_kernels": [],
-            "formats": None, "accumulation": None, "output": "", "accumulates": False, "casts": [], "error": None, "bf16_error": None,
-            "failed": "",
-        }),
-        (TimedCast, {"count": 1, "part": "layer", "seconds": [], "failed": ""}),
-        (DeviceProfile, KEPT | {"kind": "device"}),
-        (PartTime, {"sizes": {}}),
-        (Split, {"kernels": [], "launches": 0}),
-        (Watch, {"busy_after": None, "power_capped": None, "watts": []}),
-        (Probed, {}),
-        (Provenance, {}),
-        (Manifest, {"kind": "manifest", "schema_version": 1, "shard": None, "seconds": None, "workers": 1, "gpus": 0, "problems": []}),
-        (Shard, {"split": ""}),
-        (Selected, {
-            "outcome": "not run", "reason": "", "checks": [], "records": [], "crashed": False, "seconds": None, "begun": None, "worker": "",
-        }),
-    ],
-)  # fmt: skip
-def test_a_field_that_a_file_lacks_has_its_default(model: type[Strict], fields: dict[str, object]):
-    assert {name: f.default for name, f in model.model_fields.items() if not f.is_required()} == fields
-
-
 COUNT = [0, LARGEST], [-1, LARGEST + 1]
 POSITIVE = [1, LARGEST], [0, LARGEST + 1]
 SECONDS = [0.0, 1e9], [-1e-9, inf, nan]
@@ -182,7 +145,7 @@ def test_an_unknown_word_names_the_most_similar():
 )
 def test_a_record_says_which_part_of_its_cell_it_holds(record: AnyRecord, changes: dict[str, object], content: str):
     changed = record.model_copy(update=changes)
-    assert content_of(changed) == content
+    assert changed.content == content
     assert type(record).model_validate_json(changed.model_dump_json()) == changed
 
 

@@ -22,7 +22,9 @@ class TestSentence:
     def test_a_failing_gap_is_named_with_margin_and_mover(self, faulty):
         gap = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
         assert 0.0078 < gap.mean < 0.0084
-        first = f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe moved, not the framework."
+        first = (
+            f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe changed, not the framework."
+        )
         assert faulty.sentence.startswith(f"{first} 2 of 22 checks are not green;")
         assert faulty.sentence.endswith("also te-nvfp4 on mini (fail).")
         assert not faulty.green

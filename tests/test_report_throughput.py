@@ -15,7 +15,7 @@ from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
-from fp8parity.records.timings import Category, Split
+from fp8parity.records.times import Category, Split
 from fp8parity.report import RENDERERS, figures, gemms, throughput, throughput_figures, view, worths
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.throughput import GemmPoint, SizePoint

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from fp8parity.records.cell import Cell
-from fp8parity.records.schema import Provenance, Trajectory
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import file_name, load_record, write_json
 from fp8parity.runner import Settings
 from fp8parity.training import loop, provenance

@@ -15,7 +15,7 @@ SHAPES = [(16384, 2048, 6144), (8192, 4096, 14336), (512, 768, 256), (4096, 8192
 
 @pytest.mark.parametrize(("m", "k", "n"), SHAPES)
 @pytest.mark.parametrize("formula", ["tensorwise", "rowwise", "rowwise_with_gw_hp", "mxfp8", None])
-def test_it_is_torchaos(m, k, n, formula):
+def test_the_roofline_equals_torchaos(m, k, n, formula):
     theirs = pytest.importorskip("torchao.testing.training.roofline_utils")
     mx = "mxfp8_cublas" if formula == "mxfp8" else None
     float8 = None if mx else formula
@@ -32,7 +32,7 @@ def test_the_gpus_of_this_project_have_a_roof():
     assert roofline.roof_of("NVIDIA L4") is None
 
 
-def test_speed_up_of_a_layer():
+def test_large_linears_gain_and_small_ones_lose():
     """Large linears come near two; small ones are slower in FP8, because a cast takes at least as long as a launch."""
     large = [GemmShape("a", 16384, 28672, 8192)]
     assert 1.7 < roofline.speed_up(large, META, "te-delayed") < 2.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from fp8parity.checks import gradients
-from fp8parity.checks.shared import made_once
 
 
 def test_the_first_process_makes_it_and_the_others_read_the_same(tmp_path):
@@ -14,18 +13,18 @@ def test_the_first_process_makes_it_and_the_others_read_the_same(tmp_path):
         made.append(1)
         return {"w": torch.tensor([1.0, 2.0**-8], dtype=torch.bfloat16)}
 
-    first, second = (made_once(tmp_path, "state", make) for _ in range(2))
+    first, second = (gradients.made_once(tmp_path, "state", make) for _ in range(2))
     assert len(made) == 1
     assert first["w"].dtype == second["w"].dtype == torch.bfloat16
     assert first["w"].tolist() == second["w"].tolist() == [1.0, 2.0**-8]
-    made_once(None, "state", make)
+    gradients.made_once(None, "state", make)
     assert len(made) == 2
 
 
 def test_what_is_half_written_is_made_again(tmp_path):
     """Planted: a process dies while it writes. Its file has another name."""
     (tmp_path / ".state.pt.abcd.fp8parity").write_bytes(b"half")
-    assert made_once(tmp_path, "state", lambda: {"w": torch.ones(1)})["w"].tolist() == [1.0]
+    assert gradients.made_once(tmp_path, "state", lambda: {"w": torch.ones(1)})["w"].tolist() == [1.0]
 
 
 def test_a_trained_state_depends_on_model_and_corpus_only(session, tmp_path, monkeypatch):

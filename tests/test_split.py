@@ -10,7 +10,7 @@ import pytest
 from fp8parity.judging.module_filter import LinearSpeed, propose, speeds
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import TimeSplit
-from fp8parity.records.timings import Category, LinearTime, Split
+from fp8parity.records.times import Category, LinearTime, Split
 from fp8parity.report import split as shown
 from timings import CELL, HERE
 

@@ -9,13 +9,12 @@ import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.records.device import Part
+from fp8parity.records.times import Part
 from fp8parity.timing import blocks, graphs, split, steps, turns
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
 from fp8parity.workload import models, shapes
-from fp8parity.workload.blocks import TIMED_BLOCKS
-from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity.workload.shapes import TIMED_BLOCKS, ModelShape, Workload
 
 CPU = torch.device("cpu")
 SMALL = Workload(ModelShape("nano", hidden=64, intermediate=128, heads=2, kv_heads=1, head_dim=32, layers=2), 2, 32)

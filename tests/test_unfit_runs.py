@@ -87,7 +87,7 @@ def test_without_a_golden_the_verdict_says_how_to_record_one():
     ("count", "headline"),
     [
         (1, "the interval of the gap still crosses the margin after the last seed; a gate counts it as red"),
-        (2, "2 seeds; the first look needs 3 (pass --seeds 3)"),
+        (2, "2 seeds; the first stage needs 3 (pass --seeds 3)"),
         (3, "the gap to BF16 is inside the margin"),
     ],
 )

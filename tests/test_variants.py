@@ -7,7 +7,6 @@ import torch
 from fp8parity.recipes import get
 from fp8parity.recipes.conversion import apply
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.records.schema import content_of
 from fp8parity.training.step import MasterWeightOptimizer, cross_entropy, make, update
 from fp8parity.training.variants import FAULTS, Parts, Variant, replica
 from fp8parity.workload import models
@@ -60,7 +59,7 @@ def test_a_replica_moves_one_weight_of_a_block_by_one_ulp(parts: Parts):
 def test_replicas_of_other_numbers_move_other_weights(session: Session):
     first, second = (session.trajectory(BF16, 0, replica(k)) for k in (1, 2))
     plain = session.trajectory(BF16, 0)
-    assert (plain.variant, content_of(plain), content_of(first)) == ("", "seed0", "seed0-replica1")
+    assert (plain.variant, plain.content, first.content) == ("", "seed0", "seed0-replica1")
     assert plain.initial_weights == first.initial_weights
     assert plain.spec_hash == first.spec_hash
     assert len({tuple(r.loss) for r in (plain, first, second)}) == 3
@@ -154,4 +153,4 @@ def test_every_fault_changes_the_losses_and_is_named_in_the_record(session: Sess
     found, plain = session.trajectory(BF16, 0, fault), session.trajectory(BF16, 0)
     assert found.loss != plain.loss
     assert found.variant == fault.name
-    assert content_of(found) == f"seed0-{fault.name.replace(' ', '-')}"
+    assert found.content == f"seed0-{fault.name.replace(' ', '-')}"

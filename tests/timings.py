@@ -6,7 +6,8 @@ import numpy as np
 import reports
 from fp8parity.judging.policy import SpeedRow
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.schema import Throughput, Watch
+from fp8parity.records.schema import Throughput
+from fp8parity.records.times import Watch
 
 GPU = "NVIDIA Made Up"
 ROW = SpeedRow(band=0.05, memory_band=0.05, why="made up for the tests")

@@ -11,7 +11,8 @@ from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, MetricRow, Policy, SpeedRow
 from fp8parity.records.manifest import Manifest, Selected
-from fp8parity.records.schema import AnyRecord, Provenance, Trajectory
+from fp8parity.records.provenance import Provenance
+from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import name_of, write_json
 
 WHY = "a made-up row"

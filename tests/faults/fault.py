@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from fp8parity.judging.decide import Changed
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from sessions import Session
@@ -34,12 +35,11 @@ class Kind(StrEnum):
 class Blame(StrEnum):
     """Whom a verdict blames. The first five are the words of a verdict on losses."""
 
-    FRAMEWORK_MOVED = "the framework moved"
-    FRAMEWORK_NOT_RECIPE = "the framework moved, not the recipe"
-    RECIPE_MOVED = "the recipe moved, not the framework"
-    BOTH = "framework and recipe moved"
-    NOBODY = "whether the recipe moved cannot be said yet"
-    NEITHER = "neither moved beyond the margin"
+    FRAMEWORK_CHANGED = Changed.FRAMEWORK
+    RECIPE_CHANGED = Changed.RECIPE
+    BOTH = Changed.BOTH
+    NOBODY = Changed.UNKNOWN
+    NEITHER = Changed.NOTHING
     RECIPE = "the recipe"
     FRAMEWORK = "the framework"
     INPUT = "the input"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fp8parity.records.inventory import Module
-from fp8parity.records.schema import Trajectory
+from fp8parity.records.schema import Module, Trajectory
 
 from faults.fault import Blame, Kind
 from faults.losses import Change, edit, fault
@@ -118,7 +117,7 @@ FAULTS = (
             f"run without its {name}",
             Kind.GATE,
             edit(_without(name, empty), recipe=recipe, control=not recipe),
-            f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every run of its schema holds",
+            f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every complete run holds",
             "error",
             Blame.INPUT,
         )

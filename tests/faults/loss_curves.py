@@ -88,11 +88,11 @@ OUT = "the gap to BF16 is outside the margin"
 
 
 def _found(place: str, words: Words = "", *, look: Paired = Paired()) -> tuple[Finding, ...]:
-    return (Finding(look, place, Blame.RECIPE_MOVED, words=words),)
+    return (Finding(look, place, Blame.RECIPE_CHANGED, words=words),)
 
 
 def _drift(
-    place: str, words: Words = "", *, look: Paired = Paired(), blame: Blame = Blame.FRAMEWORK_MOVED
+    place: str, words: Words = "", *, look: Paired = Paired(), blame: Blame = Blame.FRAMEWORK_CHANGED
 ) -> tuple[Finding, ...]:
     return (Finding(look, place, blame, "drift", words=words),)
 
@@ -163,7 +163,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         "made up",
         partial(recipe, change=0.0025, control=0.0025),
-        _drift("tail gap", blame=Blame.FRAMEWORK_NOT_RECIPE),
+        _drift("tail gap", blame=Blame.FRAMEWORK_CHANGED),
     ),
     Fault(
         "BF16 high and the recipe with a spike",
@@ -184,7 +184,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         "made up",
         partial(_norms, factor=LATE, control=True),
-        _drift("gradient norm", blame=Blame.FRAMEWORK_NOT_RECIPE),
+        _drift("gradient norm", blame=Blame.FRAMEWORK_CHANGED),
     ),
     Fault(
         "spike of BF16 without replicas",
@@ -198,7 +198,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         "made up",
         partial(recipe, change=at(80, 88, 0.3), control=at(80, 88, 0.3)),
-        _drift("first out", look=Paired(NO_REPLICAS, bare=True), blame=Blame.FRAMEWORK_NOT_RECIPE),
+        _drift("first out", look=Paired(NO_REPLICAS, bare=True), blame=Blame.FRAMEWORK_CHANGED),
     ),
     Fault(
         "trend of BF16",
@@ -219,14 +219,14 @@ FAULTS = (
         Kind.FRAMEWORK,
         "made up",
         partial(recipe, change=0.3, control=0.3),
-        _drift("tail gap", blame=Blame.FRAMEWORK_NOT_RECIPE),
+        _drift("tail gap", blame=Blame.FRAMEWORK_CHANGED),
     ),
     Fault(
         "two seeds where the first look needs three",
         Kind.GATE,
         "made up",
         lambda run: tuple(runs[:2] for runs in recipe(run)),
-        (Finding(Paired(), "tail gap", Blame.NEITHER, "inconclusive", words="2 seeds; the first look needs 3"),),
+        (Finding(Paired(), "tail gap", Blame.NEITHER, "inconclusive", words="2 seeds; the first stage needs 3"),),
     ),
     Fault(
         "a model that has learnt no context",

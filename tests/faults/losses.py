@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fp8parity.records.probed import Probed
-from fp8parity.records.schema import NonFinite, Trajectory
+from fp8parity.records.schema import NonFinite, Probed, Trajectory
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
 from faults.runs import Edited, Runs
@@ -83,7 +82,7 @@ def fault(
     return Fault(name, kind, source, plant, (Finding(Edited(recipe), place, blame, status, words=words),))
 
 
-changed = partial(fault, blame=Blame.RECIPE_MOVED, place="arithmetic")
+changed = partial(fault, blame=Blame.RECIPE_CHANGED, place="arithmetic")
 """A fault that the gradient of a later step shows."""
 
 
@@ -146,7 +145,7 @@ FAULTS = (
         Kind.MODEL,
         edit(_times(0.5, 40)),
         TOO_GOOD,
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="first out",
     ),
     fault(
@@ -155,7 +154,7 @@ FAULTS = (
         edit(_times(0.5, 40), control=True),
         "",
         "drift",
-        Blame.FRAMEWORK_NOT_RECIPE,
+        Blame.FRAMEWORK_CHANGED,
         "first out",
     ),
     fault(
@@ -164,7 +163,7 @@ FAULTS = (
         edit(_times(0.5, 40), control=True),
         "",
         "drift",
-        Blame.FRAMEWORK_MOVED,
+        Blame.FRAMEWORK_CHANGED,
         "first out",
         recipe="bf16",
     ),
@@ -173,7 +172,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         _other_batches,
         "the gradient of the first step is not the one that this recipe gives",
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="first out",
     ),
     fault(
@@ -181,7 +180,7 @@ FAULTS = (
         Kind.FRAMEWORK,
         edit(lambda r: {"loss": [*r.loss[:60], *r.loss[50:-10]]}),
         "the loss left the step band",
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="first out",
     ),
     fault(
@@ -189,7 +188,7 @@ FAULTS = (
         Kind.RECIPE,
         edit(_times(1.01)),
         "the gap to BF16 is outside the margin",
-        blame=Blame.RECIPE_MOVED,
+        blame=Blame.RECIPE_CHANGED,
         place="tail gap",
     ),
     fault(
@@ -215,7 +214,7 @@ FAULTS = (
         "scale breaks during the run",
         Kind.STATE,
         edit(_probed(6.0, 4.0), seeds=(2,)),
-        "it became coarser, or a scale broke",
+        "quantization error grew",
     ),
     changed(
         "weight gradient lost during the run",

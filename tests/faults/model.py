@@ -44,9 +44,9 @@ def _standard(fault: Variant) -> Fault:
         fault,
         (
             Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
-            Finding(RecordedBF16(), "first out", Blame.FRAMEWORK_MOVED, "drift"),
+            Finding(RecordedBF16(), "first out", Blame.FRAMEWORK_CHANGED, "drift"),
             Finding(
-                RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_MOVED
+                RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_CHANGED
             ),
         ),
     )

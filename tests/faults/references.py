@@ -139,7 +139,7 @@ GOLDENS = (
         1,
         ("stale", "corpus or its tokeniser changed"),
     ),
-    fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework moved"),
+    fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework changed"),
     fault(
         "golden with an infinite last loss",
         _golden(_last_loss(math.inf)),

@@ -1,1 +1,0 @@
-"""The trials of ``benchmarks/endurance.py``: one module a family."""

@@ -1,0 +1,185 @@
+"""What happens along a run: windows of the loss and of gradient norms, trends and validations, against bands from paired runs.
+
+tests/faults/loss_curves.py has the faults.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.stats
+from fp8parity.judging import spreads, stats, tolerances
+from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.policy import LossRow
+from fp8parity.judging.stats import Prior
+from fp8parity.records.schema import Trajectory
+from narrowed import some
+from paired import ROW, SEEDS, STEPS, Make, at, judged
+
+RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
+LATE = np.where(np.arange(STEPS) < 100, 1, 1.1)
+PLAIN = LossRow(margin=0.005, window=8, sd=1e-4, sd_df=20, why="a made-up row")
+DRIFT = PLAIN.model_copy(update={"bf16_margin": 2e-4})
+OWN = Prior(1e-4, 20)
+
+
+@pytest.fixture
+def bare(golden: Golden) -> Golden:
+    """A golden without replicas and without noise of recipes."""
+    return golden.model_copy(
+        update={"spreads": [], "seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]}
+    )
+
+
+def validated(run: Make, *factors: float) -> list[Trajectory]:
+    """Runs of te-current whose last of three validations is off by a factor."""
+    return [
+        run("te-current", s, 10, validation=[(0, 5.0), (80, 4.0), (159, 3.5 * f)])
+        for s, f in zip(SEEDS, factors, strict=True)
+    ]
+
+
+def test_runs_are_compared_with_the_mean_of_run_and_replicas(golden: Golden, run: Make):
+    seed = golden.seeds[1]
+    mean = np.mean([seed.loss, *(r.loss for r in seed.replicas)], axis=0)
+    assert [r.variant for r in seed.replicas] == ["replica1", "replica2"]
+    assert seed.mean_loss == pytest.approx(mean)
+    band = some(some(judged(golden, [run("te-current", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS]).loss).band)
+    own = np.asarray(run("te-current", 1, 10).loss)
+    windows = own.reshape(-1, band.window).mean(1) / mean.reshape(-1, band.window).mean(1) - 1
+    assert band.gaps[1] == pytest.approx(windows)
+
+
+def test_sound_runs_pass_in_twenty_draws_of_noise(golden: Golden, run: Make):
+    controls = [run(seed=s) for s in SEEDS]
+    assert judged(golden, controls, controls).status == "pass"
+    for noise in range(10, 30):
+        found = judged(golden, [run("te-current", s, noise) for s in SEEDS], controls)
+        assert found.status == "pass", found.message()
+
+
+def test_noise_of_24_seeds_is_pooled_with_23_degrees_of_freedom(golden: Golden, run: Make):
+    runs, controls = [run("te-current", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS]
+    gaps = stats.relative_gaps([r.loss for r in runs], [golden.seeds[s].mean_loss for s in SEEDS], golden.tail)
+    variance = (2 * np.var(gaps, ddof=1) + 23 * golden.spreads[0].tail_sd ** 2) / (2 + 23)
+    half = scipy.stats.t.ppf(0.95, 2 + 23) * (variance / 3) ** 0.5
+    gap = some(some(judged(golden, runs, controls).loss).gap)
+    assert (gap.low, gap.high) == pytest.approx((np.mean(gaps) - half, np.mean(gaps) + half), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("make", "least", "name", "value"),
+    [
+        (lambda run: [run("te-current", s, 10, at(80, 88, 0.004)) for s in SEEDS], 5e-4, "first out", 0.004018038),
+        (
+            lambda run: [
+                r.model_copy(update={"grad_norm": (np.asarray(r.grad_norm) * LATE).tolist()})
+                for r in (run("te-current", s, 10) for s in SEEDS)
+            ],
+            5e-4,
+            "gradient norm",
+            0.102960804,
+        ),
+        (lambda run: [run("te-current", s, 10, RISING) for s in SEEDS], 0.01, "trend", 0.003967848),
+        (lambda run: [run("te-current", s, 10, -RISING) for s in SEEDS], 0.01, "trend", -0.004032232),
+        (lambda run: validated(run, 0.99, 1.05, 1.0), 5e-4, "last validation", 0.049955553),
+    ],
+    ids=["loss", "norm", "rising", "falling", "validation"],
+)
+def test_a_fault_of_a_part_has_its_name_and_number(golden: Golden, run: Make, make, least, name, value):
+    row = ROW.model_copy(update={"min_step_band": least})
+    found = judged(golden, make(run), [run(seed=s) for s in SEEDS], row=row)
+    numbers = {f.metric: f.value for f in found.failing}
+    assert found.status == "fail"
+    assert numbers[name] == pytest.approx(value, rel=1e-5)
+    assert f"to control: {name}" in numbers
+    assert name in dict(found.lines)
+    assert some(found.loss).first_out == (80 if name == "first out" else None)
+
+
+def test_bf16_is_held_to_the_band_of_its_replicas(golden: Golden, run: Make):
+    made = [run(seed=s, change=at(80, 88, 0.0015)) for s in SEEDS]
+    found = judged(golden, made, made)
+    assert (found.status, [f.metric for f in found.failing], some(found.loss).first_out) == ("drift", ["first out"], 80)
+
+
+def test_the_error_rate_of_a_trend_is_shared_among_stages(bare: Golden, run: Make):
+    row = LossRow(margin=0.001, seeds=(2, 3), min_step_band=0.05, window=8, why="a made-up row")
+    runs = [run("te-current", s, 10, RISING) for s in SEEDS]
+    found = judged(bare, runs, [run(seed=s) for s in SEEDS], row=row)
+    gaps = [np.asarray(r.loss[-40:]) / np.asarray(bare.seeds[s].loss[-40:]) for s, r in enumerate(runs)]
+    changes = [g[20:].mean() - g[:20].mean() for g in gaps]
+    half = scipy.stats.t.ppf(1 - row.alpha / 2, 2) * np.std(changes, ddof=1) / 3**0.5
+    assert f"[{np.mean(changes) - half:+.3%}, {np.mean(changes) + half:+.3%}]" in dict(found.lines)["trend"]
+
+
+@pytest.mark.parametrize(("factor", "outside"), [(1.375, False), (1.3750001, True)])
+def test_a_last_validation_on_its_limit_is_inside(bare: Golden, run: Make, factor, outside):
+    row = LossRow(margin=0.125, window=8, why="a made-up row")
+    found = judged(bare, validated(run, 1.0, factor, 1.0), [run(seed=s) for s in SEEDS], row=row)
+    assert ("last validation" in dict(found.lines)) == outside
+
+
+def test_limits_without_measured_noise_are_multiples_of_the_margin(golden: Golden, bare: Golden):
+    recipe = tolerances.recipe_limits(bare, "te-current", PLAIN)
+    control, drift = (tolerances.control_limits(bare, row) for row in (PLAIN, DRIFT))
+    for limits in (recipe, control, drift):
+        assert limits.loss.half == pytest.approx([0.015] * 20)
+        assert (limits.norm, limits.prior) == (None, OWN)
+    replicas = tolerances.control_limits(golden, DRIFT)
+    assert [x.last for x in (recipe, control, drift, replicas)] == pytest.approx([0.015, 0.015, 6e-4, 6e-4])
+    assert [x.trend for x in (recipe, control, drift, replicas)] == [0.005, 0.005, 2e-4, 2e-4]
+    assert min(replicas.loss.half) == pytest.approx(6e-4)
+
+
+def test_bf16_with_replicas_has_bands_from_their_pairs(golden: Golden, bare: Golden):
+    row = LossRow(margin=0.005, bf16_margin=1e-6, window=8, min_norm_band=0.01, why="a made-up row")
+    paired = tolerances.control_limits(golden, row)
+    assert paired.norm is not None
+    assert len(set(paired.loss.half)) > 1
+    for flat in (tolerances.control_limits(bare, row), tolerances.control_limits(golden, PLAIN)):
+        assert flat.norm is None
+        assert len(set(flat.loss.half)) == 1
+
+
+def test_the_prior_of_replicas_is_their_root_mean_square_gap(golden: Golden, bare: Golden):
+    """Replicas that are 0.02% and 0.04% off have one of 0.0316%. It is 0.001% at least."""
+    assert tolerances.replica_prior(golden) == Prior(1e-5, 6)
+    assert tolerances.replica_prior(bare) is None
+    replicas = [
+        [
+            r.model_copy(update={"loss": (np.asarray(s.loss) * (1 + gap)).tolist()})
+            for r, gap in zip(golden.seeds[0].replicas, (2e-4, 4e-4), strict=True)
+        ]
+        for s in bare.seeds
+    ]
+    apart = [s.model_copy(update={"replicas": r}) for s, r in zip(bare.seeds, replicas, strict=True)]
+    found = some(tolerances.replica_prior(bare.model_copy(update={"seeds": apart, "spec_hash": "apart"})))
+    assert (found.sd, found.df) == (pytest.approx(10**0.5 * 1e-4), 6)
+
+
+def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Golden):
+    [noise] = golden.spreads
+    found = [
+        tolerances.prior_of(g, recipe, PLAIN)
+        for g, recipe in (
+            (None, "te-current"),
+            (golden, "bf16"),
+            (bare, "bf16"),
+            (golden, "te-current"),
+            (golden, "te-nvfp4"),
+        )
+    ]
+    assert found == [OWN, Prior(1e-5, 6), OWN, Prior(noise.tail_sd, 23), OWN]
+
+
+def test_a_recipe_without_measured_noise_says_so(golden: Golden, run: Make):
+    found = judged(golden, [run("te-nvfp4", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS])
+    assert any(text.startswith("no spread of te-nvfp4 on nano") for text in found.unmeasured)
+
+
+def test_pairs_are_runs_with_a_control_of_their_machine(run: Make):
+    other = run().provenance.model_copy(update={"device": "another"})
+    first, second, lost = run("te-current", 0, 1), run("te-block", 5, 1), run("te-current", 1, 1, provenance=other)
+    records = [first, second, lost, run(seed=0), run(seed=5), run(seed=1), run(seed=0, variant="replica1")]
+    assert spreads.pairs(records) == [(first, records[3]), (second, records[4])]

@@ -1,0 +1,225 @@
+"""What is missing in two logs: points of the tail, and values that were, or may have been, NaN."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from curves import FORMATS, Table, both, changed, lines, noisy, pairs, run, table, verdict_on
+from fp8parity.judging.pair import PairOptions, PairVerdict
+from fp8parity.judging.pair.holes import find_holes
+from fp8parity.runs.run import Run
+
+Row = dict[str, Any]
+NONE = ["none: every point is there and finite"]
+
+
+@pytest.fixture(params=FORMATS)
+def verdict(request, tmp_path) -> Iterator[Callable[[Table, Table], PairVerdict]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield partial(verdict_on, request.param, tmp_path)
+
+
+def test_holes_that_only_inform_are_named_with_their_run():
+    cut = {"points": [*range(1, 10), *range(13, 44)], "replaced": 2, "skipped": 4, "averaging": "moving average"}
+    pair = run(noisy(40), averaging="mean since the last log"), run(noisy(40), "fp8", **cut)
+    found = find_holes(pairs(pair, options=PairOptions(until=40)))
+    assert [f.text for f in found] == [
+        "FP8: 3 missing points",
+        "FP8: 2 points logged again after a restart",
+        "FP8: 4 skipped steps",
+        "a logged loss is a mean since the last log",
+        "a logged loss is a moving average",
+    ]
+    assert not any(f.status for f in found)
+    assert [f.text for f in find_holes(pairs(both(noisy())))] == NONE
+
+
+NAN = [
+    ({}, {"not_finite": [5, 9]}, "FP8's loss is not finite at step 5 (2 in all)", "fail"),
+    ({"not_finite": [7]}, {}, "BF16's loss is not finite at step 7 (1 in all)", "inconclusive"),
+    ({}, {"norm_not_finite": [6]}, "FP8's gradient norm is not finite at step 6 (1 in all)", "fail"),
+    ({"norm_not_finite": [6]}, {}, "BF16's gradient norm is not finite at step 6 (1 in all)", "inconclusive"),
+]
+
+
+@pytest.mark.parametrize(("bf16", "fp8", "headline", "status"), NAN)
+def test_nan_fails_for_fp8_and_is_inconclusive_for_bf16(bf16, fp8, headline, status):
+    pair = run(noisy(), **bf16), run(noisy(), "fp8", **fp8)
+    [found] = find_holes(pairs(pair))
+    assert (found.headline, found.status, found.decisive) == (headline, status, True)
+    assert [f.text for f in find_holes(pairs(pair, options=PairOptions(until=4)))] == NONE
+
+
+def test_norm_that_overflows_in_both_runs_is_no_fault_of_fp8():
+    pair = run(noisy(), norm_not_finite=[3, 8]), run(noisy(), "fp8", norm_not_finite=[3, 6])
+    assert [f.headline.split(" (")[0] for f in find_holes(pairs(pair))] == [
+        "FP8's gradient norm is not finite at step 6",
+        "BF16's gradient norm is not finite at step 3",
+    ]
+
+
+def test_filter_may_hide_a_nan_unless_one_was_seen():
+    plain, hiding = run(noisy()), run(noisy(), "fp8", hides="it does")
+    for pair, count in (((plain, hiding), 1), ((hiding, plain), 1), ((hiding, hiding), 2)):
+        found = find_holes(pairs(pair))
+        assert [(f.status, f.decisive) for f in found] == [("inconclusive", False)] * count
+        assert [f.text for f in find_holes(pairs(pair, options=PairOptions(unfiltered=True)))] == NONE
+    seen = run(noisy(), "fp8", hides="it does", not_finite=[5])
+    assert [f.status for f in find_holes(pairs((plain, seen)))] == ["fail"]
+
+
+def without(losses: list[float], lost: Collection[int], **changes: Any) -> Run:
+    kept = [at for at in range(1, len(losses) + 1) if at not in lost]
+    return run([losses[at - 1] for at in kept], "fp8", points=kept, **changes)
+
+
+@pytest.mark.parametrize(
+    ("lost", "counts"),
+    [(range(342, 361), None), (range(341, 361), "20 of 96"), (range(321, 400), "79 of 143"), (range(100, 200), None)],
+)
+def test_tail_may_lack_a_fifth_of_its_points(lost, counts):
+    losses = noisy()
+    for pair in ((run(losses), without(losses, lost)), (without(losses, lost), run(losses, "b"))):
+        found = [f for f in find_holes(pairs(pair)) if f.decisive]
+        assert [f.text.startswith(f"{counts} points of the tail") for f in found] == [True] * bool(counts)
+
+
+LOST: dict[str, tuple[Collection[int], str]] = {
+    "in the middle": (range(201, 317), "201 (116 in all)"),
+    "a step": ([150], "150 (1 in all)"),
+    "to the end": (range(301, 401), "301 (100 in all)"),
+    "most of the run": (range(151, 401), "151 (250 in all)"),
+    "here and there in the tail": (range(300, 400, 3), "300 (34 in all)"),
+}
+
+
+@pytest.mark.parametrize("metric", ["loss", "grad_norm"])
+@pytest.mark.parametrize(("lost", "says"), LOST.values(), ids=LOST)
+def test_nan_written_as_nothing_is_found(lost, says, metric, verdict):
+    """An empty cell or a null where the other run has a value."""
+    name = {"loss": "loss", "grad_norm": "gradient norm"}[metric]
+    v = verdict(table(), table(1, lost, metric))
+    assert (v.status, v.headline) == ("fail", f"FP8's {name} is empty at step {says}: it was not finite")
+    v = verdict(table(0, lost, metric), table(1))
+    assert v.status == "inconclusive" and f"BF16's {name} is empty at step {says}" in lines(v, "holes")
+
+
+def own_row(row: Row) -> Table:
+    """Lightning's monitor of the learning rate writes rows of its own."""
+    return [{"step": row["step"], "lr": row["lr"]}, {"step": row["step"], "loss": row["loss"]}]
+
+
+def next_row(row: Row) -> Table:
+    """The loss and the norm of a step have other numbers."""
+    at = 50 * row["step"]
+    return [{"step": at - 1, "grad_norm": row["grad_norm"]}, {"step": at, "loss": row["loss"], "lr": row["lr"]}]
+
+
+def every_second(row: Row) -> Row:
+    return row | ({"loss": None} if row["step"] % 2 else {})
+
+
+def each_metric(row: Row) -> Table:
+    return [{"step": row["step"], name: row[name]} for name in ("lr", "grad_norm", "loss")]
+
+
+def validation(row: Row) -> Table:
+    """A validation has a row of the same step, with the learning rate."""
+    return [row, *([{"step": row["step"], "lr": row["lr"], "val_loss": 3.0}] if row["step"] % 50 == 0 else [])]
+
+
+def counted(row: Row) -> Table:
+    """W&B counts calls: a validation after each 99 rows has a number of its own."""
+    at = row["step"] + (row["step"] - 1) // 99
+    more = [{"step": at + 1, "lr": row["lr"], "val_loss": 3.0}] if row["step"] % 99 == 0 else []
+    return [row | {"step": at}, *more]
+
+
+@pytest.mark.parametrize("change", [own_row, next_row, every_second, each_metric, validation, counted])
+def test_values_that_are_logged_in_other_rows_are_no_nan(change, verdict):
+    v = verdict(changed(0, change), changed(1, change))
+    assert (v.status, "empty" in lines(v, "holes")) == ("pass", False)
+
+
+def test_empty_loss_among_other_rows_is_inconclusive(tmp_path):
+    made = changed(1, counted)
+    made[150]["loss"] = None
+    for write in (FORMATS[0], FORMATS[2]):
+        v = verdict_on(write, tmp_path, changed(0, counted), made)
+        assert v.code == 2 and v.headline.endswith("at step 151 (1 in all): perhaps it was not finite")
+
+
+TENTH = range(10, 401, 10)
+
+
+def only(chaos: int, logged: Collection[int]) -> Table:
+    return table(chaos, set(range(1, 401)) - set(logged), "grad_norm")
+
+
+SPARSE = {
+    "every tenth row of both": (only(0, TENTH), only(1, TENTH)),
+    "every tenth row of FP8": (table(), only(1, TENTH)),
+    "the first rows and every tenth of FP8": (table(), only(1, [*range(1, 26), *TENTH])),
+    "every tenth row of BF16": (only(0, TENTH), table(1)),
+    "every tenth and every twentieth row": (only(0, TENTH), only(1, range(20, 401, 20))),
+    "other rows after a restart": (only(0, TENTH), only(1, [*range(10, 201, 10), *range(205, 401, 10)])),
+    "as the clock says": (only(0, range(7, 401, 7)), only(1, [round(5.3 * n) for n in range(1, 76)])),
+    "the first half of both": (only(0, range(1, 201)), only(1, range(1, 201))),
+    "the same rows are empty": (table(0, [3, 4, 150], "grad_norm"), table(1, [3, 4, 150], "grad_norm")),
+    "empty in FP8": (table(), only(1, [])),
+    "empty in BF16": (only(0, []), table(1)),
+    "the first row": (table(), table(1, [1], "grad_norm")),
+}
+
+
+@pytest.mark.parametrize("pair", SPARSE.values(), ids=SPARSE)
+def test_norms_that_are_logged_at_some_rows_are_no_nan(pair, verdict):
+    v = verdict(*pair)
+    assert (v.status, "empty" in lines(v, "holes")) == ("pass", False)
+    assert "nan" not in lines(v, "gradient norm")
+
+
+@pytest.mark.parametrize(
+    ("bf16", "fp8", "code", "step"),
+    [
+        (only(0, TENTH), only(1, set(TENTH) - {150, 160}), 1, "150 (2 in all)"),
+        (table(0, [3, 90], "grad_norm"), table(1, [6, 90], "grad_norm"), 2, "6 (1 in all)"),
+    ],
+    ids=["FP8 lacks some of every tenth", "both lack some"],
+)
+def test_norms_missing_among_sparse_ones_are_found(bf16, fp8, code, step, verdict):
+    v = verdict(bf16, fp8)
+    assert v.code == code and f"FP8's gradient norm is empty at step {step}" in v.headline
+
+
+@pytest.mark.parametrize(
+    ("bf16", "fp8", "certain"),
+    [
+        ({"empty": [500]}, {"learning_rate": [1.0] * 390}, False),
+        ({"loss": noisy(seed=1)}, {"learning_rate": [1.0] * 390}, False),
+        ({}, {}, False),
+        ({}, {"grad_norm": [1.0] * 390}, True),
+    ],
+    ids=["BF16 has such rows", "no pair", "never with a loss", "certain"],
+)
+def test_empty_loss_is_certain_only_in_a_pair_with_such_rows(bf16, fp8, certain):
+    gaps = without(noisy(), range(300, 310), empty=list(range(300, 310)), **fp8)
+    found = find_holes(pairs((run(noisy()).model_copy(update=bf16), gaps)))[0]
+    assert (found.status, found.decisive) == (("fail", True) if certain else ("inconclusive", False))
+    until = pairs((run(noisy()), gaps), options=PairOptions(until=299))
+    assert not [f for f in find_holes(until) if f.status]
+
+
+def test_empty_norm_at_a_norm_that_is_not_finite_is_no_nan():
+    def normed(empty: Collection[int] = (), odd: Collection[int] = (), source: str = "bf16") -> Run:
+        values = [math.nan if at in empty else math.inf if at in odd else 1.0 for at in range(1, 401)]
+        return run(noisy(), source, grad_norm=values, norm_empty=sorted(empty), norm_not_finite=sorted(odd))
+
+    for bf16 in (normed([300, 301]), normed(odd=[300, 301]), normed([300], [301])):
+        assert not [f for f in find_holes(pairs((bf16, normed([300, 301], source="fp8")))) if "empty" in f.text]

@@ -1,0 +1,182 @@
+"""The errors of predictions: which cells test them, corrections by groups, and intervals that hold the truth."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import made_up_gpu as gpu
+import pytest
+from fp8parity.prediction.calibration import (
+    SHRUNK,
+    Calibration,
+    Corrections,
+    Extrapolated,
+    calibrate,
+    corrections,
+    held_out,
+)
+from fp8parity.prediction.extrapolation import Size
+from fp8parity.prediction.predictions import predictions
+from fp8parity.prediction.residuals import Group, Measured, Residual, measured, residuals
+from fp8parity.recipes.registry import RECIPES
+from fp8parity.records.cell import Execution, Mode
+from fp8parity.timing.blocks import shape_of
+from fp8parity.workload import shapes
+
+A, B = "NVIDIA A", "NVIDIA B"
+NATIVE = "te-current native"
+GROUP = Group(gpu.NAME, False, NATIVE)
+MODELS = ("small", "base", "1b", "llama3-8b")
+
+
+def cell(device: str, block: bool, model: str, error: float, recipe: str = "te-current") -> Residual:
+    found = Measured(device, shapes.get(model), recipe, Execution.NATIVE, Execution.NATIVE, block, 1.0, 1.0)
+    return Residual(found, 1.0, 0.0, error)
+
+
+def cells(sd: float, bias: float = 0.0, seed: int = 0) -> list[Residual]:
+    """Residuals of the made-up GPU, whose steps are off from the law by ``bias`` and noise."""
+    noise = gpu.noise(len(MODELS), sd, seed)
+    steps = [gpu.timed(shapes.get(name), off=bias + e) for name, e in zip(MODELS, noise, strict=True)]
+    return residuals(gpu.made((*MODELS, "llama3-70b")), steps)
+
+
+def test_a_bias_of_the_recipe_is_corrected():
+    """The fewer models show it, the less is corrected."""
+    raw, rows = cells(0.0, bias=0.08), held_out(cells(0.0, bias=0.08))
+    assert len(rows) == 4
+    assert all(abs(row.error) < abs(math.exp(-r.error) - 1) for row, r in zip(rows, raw, strict=True))
+    assert 0.02 < calibrate(raw).corrections.of(GROUP) < 0.08
+    assert calibrate(raw[:2]).corrections.overall < calibrate(raw).corrections.overall
+
+
+def test_the_interval_covers_its_confidence():
+    hits = [r.covered for seed in range(40) for r in held_out(cells(0.03, 0.02, seed))]
+    assert 0.85 < sum(hits) / len(hits) < 0.99
+
+
+def test_a_models_own_cell_does_not_help_it():
+    steps = [gpu.timed(shapes.get(name), off=0.5 if name == "1b" else 0.0) for name in MODELS]
+    [row] = [r for r in held_out(residuals(gpu.made(), steps)) if r.cell.work.shape.name == "1b"]
+    assert row.error == pytest.approx(math.exp(-0.5) - 1, abs=0.03) and not row.covered
+
+
+def test_without_cells_there_is_no_interval_and_no_correction():
+    assert calibrate([]).interval(1.3, GROUP) == (0.0, 1.3, math.inf)
+    assert corrections([]).of(Group(A, False, NATIVE)) == 0
+
+
+def shrunk(mean: float, models: int, whole: float) -> float:
+    return whole + (mean - whole) * models / (models + SHRUNK)
+
+
+def test_each_group_is_shrunk_to_its_parent():
+    """Two cells of one model count as one."""
+    found = corrections(
+        [
+            cell(A, False, "1b", 0.1),
+            cell(A, False, "base", 0.3),
+            cell(A, False, "1b", 0.6, "te-block"),
+            cell(B, True, "base", -0.2),
+        ]
+    )
+    overall = shrunk(0.2, 2, 0.0)
+    steps, blocks = shrunk(1.0 / 3, 2, overall), shrunk(-0.2, 1, overall)
+    assert found.overall == pytest.approx(overall)
+    assert found.of(Group(A, False, NATIVE)) == pytest.approx(shrunk(0.2, 2, steps))
+    assert found.of(Group(A, False, "te-block native")) == pytest.approx(shrunk(0.6, 1, steps))
+    assert found.of(Group(A, False, "te-delayed fused")) == found.of(Group(A, False)) == pytest.approx(steps)
+    assert found.of(Group(B, True, NATIVE)) == pytest.approx(shrunk(-0.2, 1, blocks))
+    assert found.of(Group(B, False, NATIVE)) == found.overall
+
+
+def test_errors_that_all_models_share_do_not_widen_the_interval():
+    found = calibrate([cell(A, False, model, e) for model, e in zip(MODELS, (0.3, 0.31, 0.29, 0.3), strict=True)])
+    assert 0.01 < found.sd < 0.15 and (found.n, found.models) == (4, 4)
+
+
+def test_a_row_has_the_correction_of_its_gpu_and_kind():
+    known = calibrate(
+        [cell(gpu.NAME, False, "base", 0.1), cell(gpu.NAME, True, "base", 0.5), cell(A, False, "base", -0.4)]
+    )
+    for block in (False, True):
+        terms = gpu.made(), shapes.get("1b"), [RECIPES["te-current"]]
+        rows, plain = (predictions(*terms, c, block) for c in (known, calibrate([])))
+        for row, own in zip(rows, plain, strict=True):
+            correction = math.exp(known.corrections.of(Group(gpu.NAME, block, row.label)))
+            assert row.speed_up / own.speed_up == pytest.approx(correction)
+    groups = (Group(gpu.NAME, False, NATIVE), Group(gpu.NAME, True, NATIVE), Group(A, False, NATIVE))
+    assert len({known.corrections.of(g) for g in groups}) == 3
+
+
+def test_errors_of_times_and_of_the_speed_up_are_apart():
+    """The measured step is twice as long as the law says, and its speed-up is 0.1 larger."""
+    step = gpu.timed(shapes.get("base"), off=0.1)
+    slow = {name: [2 * s for s in getattr(step, name)] for name in ("bf16_seconds", "recipe_seconds")}
+    [found] = residuals(gpu.made(), [step.model_copy(update=slow)])
+    assert found.bf16_error == pytest.approx(math.log(2), abs=0.02)
+    assert found.error == pytest.approx(0.1, abs=0.02)
+    assert found.time_error == found.bf16_error - found.error
+
+
+def test_extrapolated_cells_correct_nothing_and_widen_each_other():
+    """Two are 0.3 off in logarithms, and no other cell is off."""
+    off = {"small": 0.3, "base": 0.3}
+    names = ("small", "base", "llama3-8b", "llama3-70b")
+    steps = [gpu.timed(shapes.get(name), off=off.get(name, 0.0)) for name in names]
+    found = residuals(gpu.made(("llama3-8b", "llama3-70b")), steps)
+    assert [r.model for r in found if r.extrapolated] == ["small", "base"]
+    assert replace(calibrate(found), beyond=None) == calibrate([r for r in found if not r.extrapolated])
+    other = calibrate(found, "base")
+    assert other.beyond is not None and other.sd < 0.05
+    assert (other.beyond.n, other.beyond.models, other.beyond.sizes) == (1, 1, (Size.FEATURES,))
+    assert other.beyond.sd == pytest.approx(0.3, rel=0.15)
+    narrow, wide = (other.interval(1.2, GROUP, beyond) for beyond in (False, True))
+    # Student's t at 90%: 2.920 with the 2 models that are near, 6.314 with the one that is not.
+    assert math.log(narrow[2] / narrow[1]) == pytest.approx(2.920 * other.sd, rel=1e-3)
+    assert math.log(wide[2] / wide[1]) == pytest.approx(6.314 * other.beyond.sd, rel=1e-3)
+    assert wide[1] == narrow[1] and math.log(wide[1] / wide[0]) == pytest.approx(math.log(wide[2] / wide[1]))
+    assert all(r.covered for r in held_out(found))
+
+
+def test_small_errors_of_extrapolated_cells_narrow_nothing():
+    beyond = Extrapolated(0.01, 2, 2, (Size.FEATURES,))
+    other = Calibration(Corrections({}), sd=0.05, n=9, models=3, beyond=beyond)
+    assert other.interval(1.2, GROUP, True) == other.interval(1.2, GROUP, False)
+
+
+# Which records test a prediction
+
+STEP = gpu.timed(shapes.get("1b"))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variant": "another head"},
+        {"tokens": 17},
+        {"attention": "torch's choice"},
+        {"optimizer": "torch's AdamW"},
+        {"cell": STEP.cell.model_copy(update={"model": "theirs"})},
+        *({"mode": mode} for mode in Mode if not mode.graphed),
+    ],
+)
+def test_a_step_of_another_kind_is_not_compared(changes):
+    assert measured(STEP.model_copy(update=changes)) is None
+
+
+def test_another_length_is_in_the_variant():
+    seen = measured(STEP.model_copy(update={"variant": "32x512"}))
+    assert seen is not None and seen.gpu == gpu.NAME
+    assert (seen.work.micro_batch, seen.work.sequence) == (32, 512)
+
+
+def test_a_block_may_have_another_batch_and_nothing_else():
+    work = replace(shapes.get("llama3-8b"), micro_batch=2, sequence=4096)
+    record = gpu.timed(work).model_copy(update={"block": shape_of(work), "optimizer": ""})
+    for variant in ("", "2x4096"):
+        seen = measured(record.model_copy(update={"variant": variant}))
+        assert seen is not None and seen.block and (seen.work.micro_batch, seen.work.sequence) == (2, 4096)
+    for variant in ("2x4096 without k_proj", "2x4096 rest 1s", "4x4096"):
+        assert measured(record.model_copy(update={"variant": variant})) is None

@@ -1,0 +1,161 @@
+"""Files that are no run, or damaged, or several runs: one line that names the file, and exit status 2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from curves import curve
+from fp8parity import runs
+from fp8parity.cli import main
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from log_files import WRITERS, automodel, deepspeed, megatron_tensorboard
+from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+CHANGED = {
+    "HF, trainer_state.json of 4 decimals": ('"step"', '"stop"'),
+    "W&B, history": ('"train/global_step": 5,', '"train/global_step": 1e999,'),
+    "W&B, exported chart": ("\n5,", "\ninf,"),
+    "AutoModel, training.jsonl": ('"step": 5,', '"step": Infinity,'),
+    "DeepSpeed, CSV": ("step,", "steps,"),
+    "CSV": ("\n5,", "\ninf,"),
+    "Megatron, printed": ("skipped iterations:   0", "skipped iterations: inf"),
+    "torchtitan, printed": ("tps: 32,768", "tps: 3.2.7"),
+    "nanochat, printed": ("dt: 500.00ms", "dt: 5.0.0ms"),
+    "nanoGPT, printed": ("time 500.00ms", "time 5.0.0ms"),
+    "AutoModel, printed": ("grad_norm 1", "grad_norm 1.2.1"),
+    "Nanotron, printed": ("grad_norm: 1", "grad_norm: 1.2.1"),
+}
+"""Format -> a text of its file, and what damages it."""
+FILES = {
+    "notes.txt": ("hello\n", "unknown format; its first line is 'hello'"),
+    "run.log": ("", "unknown format; it is empty"),
+    "run.bin": ("\x00\x01\x02", "binary .bin"),
+    "no-loss.csv": ("step,accuracy\n1,0.5\n", "no loss; its keys are accuracy, step"),
+    "no-steps.csv": ("loss,accuracy\n1,0.5\n", "no column of steps, samples or tokens"),
+    "no-rows.csv": ("step,loss\n", "a table needs a header"),
+    "word.csv": ("step,loss\none,2.5\n", "a step must be a number, not 'one'"),
+    "half.csv": ("step,loss\n1,2.5\n1.5,2.4\n", "a step must be a whole number, not '1.5'"),
+    "high.csv": ("step,loss\n1,high\n", "could not convert"),
+    "cut.jsonl": ('{"step": 1, "loss": 2.5}\n{"step": 2, "lo', "cut.jsonl:2: not valid JSON"),
+    "two.csv": ('"Step","a - train/loss","b - train/loss"\n1,2.5,2.6\n', "several runs in one table"),
+    "golden.json": ('{"lm loss": {"step_interval": 1}}', "Megatron's golden: it is damaged or of another layout"),
+    "state.json": ('{"log_history": null}', "trainer_state.json: it is damaged or of another layout"),
+    "deep.json": ("[" * 100_000, "JSON list: it is damaged or of another layout"),
+    "titan.txt": ("".join(f"{s} 2.5\n" for s in range(30)) + "30 2.5 2.5\n", "steps and losses: too many values"),
+}
+"""File -> its content, and what the message says of it."""
+
+
+def refused(capsys: pytest.CaptureFixture[str], path: Path) -> str:
+    assert main(["import", str(path), "--out", str(path.parent / "imported")]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and len(err.splitlines()) == 1 and not (path.parent / "imported").exists()
+    assert err.startswith(f"fp8parity: {path}"), err
+    return str(err)
+
+
+def biggest(path: Path) -> Path:
+    """The file of a run that holds its losses."""
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    return max(files, key=lambda p: ("loss" in p.name, p.stat().st_size))
+
+
+@pytest.mark.parametrize("format", CHANGED)
+def test_damaged_file_is_refused_in_one_line(format, tmp_path, capsys):
+    old, new = CHANGED[format]
+    path = WRITERS[format](tmp_path / "run", curve(steps=30))
+    text = biggest(path).read_text()
+    assert old in text, text[:500]
+    biggest(path).write_text(text.replace(old, new))
+    refused(capsys, path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_file_that_is_no_run_is_refused_in_one_line(name, tmp_path, capsys):
+    (tmp_path / name).write_text(FILES[name][0])
+    assert FILES[name][1] in refused(capsys, tmp_path / name)
+
+
+def test_tensorboard_file_that_is_damaged_is_refused(tmp_path, capsys):
+    """TensorBoard itself reads no further than a wrong byte, in silence. A file that ends early is a killed run."""
+    writer = EventFileWriter(str(tmp_path / "tensor"))
+    value = summary_pb2.Summary.Value(tag="lm loss", tensor=tensor_pb2.TensorProto(dtype=99))
+    writer.add_event(event_pb2.Event(step=1, summary=summary_pb2.Summary(value=[value])))
+    writer.close()
+    assert "TensorBoard: it is damaged or of another layout (TypeError" in refused(capsys, tmp_path / "tensor")
+    events = biggest(megatron_tensorboard(tmp_path / "run", curve(steps=30)))
+    content = bytearray(events.read_bytes())
+    content[len(content) // 2] ^= 1
+    events.write_bytes(content)
+    assert "is damaged (" in refused(capsys, tmp_path / "run")
+    content[len(content) // 2] ^= 1
+    events.write_bytes(content[: len(content) // 8])
+    assert 0 < len(runs.read(tmp_path / "run").loss) < 30
+
+
+@pytest.mark.parametrize("format", WRITERS)
+@pytest.mark.parametrize("share", [0.03, 0.5, 0.97])
+def test_file_that_ends_early_is_read_or_refused(format, share, tmp_path, capsys):
+    path = WRITERS[format](tmp_path / "run", curve(steps=30))
+    content = biggest(path).read_bytes()
+    biggest(path).write_bytes(content[: int(share * len(content))])
+    code = main(["import", str(path), "--out", str(tmp_path / "imported")])
+    err = capsys.readouterr().err
+    assert (code, len(err.splitlines())) in ((0, 0), (2, 1)), err
+    if code == 0:
+        [found] = (tmp_path / "imported").glob("*.json")
+        assert 0 < len(json.loads(found.read_text())["points"]) <= 30
+
+
+NAMES = [".csv", ".tsv", ".jsonl", ".json", ".log", ".txt"]
+WORDS = ["step", "loss", "lr", "grad_norm", ",", "\n", "1", "2.5", "nan", "-inf", "1e999", "{", "}", '"', ":", "[", "]",
+         "iteration 5/ 10 |", "lm loss: 2", "log_history", "step_interval", "\ufeff", "\x00"]  # fmt: skip
+
+
+@settings(max_examples=100, deadline=None)
+@given(words=st.lists(st.sampled_from(WORDS), max_size=30), name=st.sampled_from(NAMES))
+def test_any_text_is_a_run_or_one_line(words, name, tmp_path_factory):
+    path = tmp_path_factory.mktemp("any") / f"run{name}"
+    path.write_text("".join(words))
+    error = ""
+    try:
+        assert runs.read(path).points
+    except ValueError as refused:
+        error = str(refused)
+    assert not error or (str(path) in error and "\n" not in error)
+
+
+def test_folder_without_a_run_is_refused(tmp_path):
+    for path, says in ((tmp_path / "no", "no such file or folder"), (tmp_path, "it is empty")):
+        with pytest.raises(ValueError, match=says):
+            runs.read(path)
+
+
+@pytest.mark.parametrize(("count", "says"), [(2, "several runs"), (8, "several runs"), (1, "")])
+def test_folder_of_several_runs_is_refused(count, says, tmp_path, capsys):
+    for chaos in range(count):
+        automodel(tmp_path / "folder" / f"run{chaos}", curve(steps=30, chaos=chaos))
+    if says:
+        assert "it holds several runs (run0/training.jsonl, " in refused(capsys, tmp_path / "folder")
+        automodel(tmp_path / "folder", curve(steps=30))
+    assert len(runs.read(tmp_path / "folder").points) == 30, "the run of the folder itself counts"
+
+
+def test_folder_of_several_monitors_is_refused(tmp_path, capsys):
+    """A run that was resumed in another folder has other steps, and is one run."""
+    for name, first in (("a", 1), ("b", 1), ("c", 21)):
+        deepspeed(tmp_path / name, replace(curve(steps=20), first=first))
+    for two in ("ab", "ac"):
+        for name in two:
+            shutil.copytree(tmp_path / name, tmp_path / two / name)
+    assert "several runs, such as a/run and b/run" in refused(capsys, tmp_path / "ab")
+    assert len(runs.read(tmp_path / "ac").points) == 40
+    for name in ("bf16", "fp8"):
+        megatron_tensorboard(tmp_path / "events" / name, curve(steps=30))
+    assert "several runs, such as bf16 and fp8" in refused(capsys, tmp_path / "events")
