@@ -23,10 +23,10 @@ import pairs
 import severity
 import simulated
 import trials
-from fp8parity.judging import goldens, policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.calibration import Calibration, Line, calibrate, canary_ratios
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.stats import WINDOW, seeds_needed
 from fp8parity.records import atomic
 from fp8parity.records.schema import AnyRecord, Measurements, Trajectory
@@ -225,7 +225,7 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=10_000, help="simulated gates of a model (default: 10000)")
     parser.add_argument("--draws", type=int, default=400, help="simulated sessions of a severity (default: 400)")
     args = parser.parse_args()
-    stored = goldens.load(args.golden_dir)
+    stored = references.load(args.golden_dir)
     rules = policy.load(args.golden_dir, datetime.date.today()).model_copy(update={"known": None})
     sets = [load_records(path) for path in args.records]
     if args.table:

@@ -14,11 +14,12 @@ import datetime
 from pathlib import Path
 
 import numpy as np
-from fp8parity.judging import goldens, policy, spreads, stats
+from fp8parity.judging import policy, references, stats
 from fp8parity.judging.evaluate import evaluate, looks
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
@@ -60,7 +61,7 @@ def main() -> None:
     if len(controls) < 2:
         raise SystemExit(f"{args.records} holds {len(controls)} seeds of BF16; 2 are needed")
     golden = from_runs(list(controls.values()), [])
-    stored = Goldens({(golden.model, golden.corpus): golden}, numbers=goldens.load(args.golden_dir).numbers)
+    stored = Goldens({(golden.model, golden.corpus): golden}, numbers=references.load(args.golden_dir).numbers)
     paired = spreads.pairs(runs)
     total, red = 0, 0
     print(f"{golden.model}: {len(controls)} BF16 seeds, {golden.provenance.line()}")

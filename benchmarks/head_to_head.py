@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import peers
 import trials
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.quantities import WINDOWS
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.stats import share_interval
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import AnyRecord, Measurements, NonFinite

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from fp8parity.judging import bounds, stats, tolerances
+from fp8parity.judging import stats, tolerances
 from fp8parity.judging.decide import IMPLAUSIBLE
 from fp8parity.judging.gradients import TOTAL
-from fp8parity.judging.loss_goldens import Golden
-from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references import limits as bounds
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import LOSS
 from fp8parity.records.cell import CONTROL_RECIPE, Cell
 from fp8parity.records.schema import Measurement

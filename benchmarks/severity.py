@@ -11,7 +11,7 @@ import numpy.typing as npt
 import simulated
 import trials
 from fp8parity.judging import stats
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.references import Goldens
 from fp8parity.records.cell import Cell
 from many import Curves, Yardstick
 

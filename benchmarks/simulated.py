@@ -15,9 +15,10 @@ from typing import NamedTuple
 import many
 import numpy as np
 import trials
-from fp8parity.judging import spreads, stats
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.loss_goldens import Golden, GoldenSeed, Replica
+from fp8parity.judging import stats
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references.loss import Golden, GoldenSeed, Replica
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
 from many import Curves, Reference, Yardstick

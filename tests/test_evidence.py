@@ -16,8 +16,8 @@ import severity
 import simulated
 import trials
 from fp8parity.judging import loss, stats
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
