@@ -20,7 +20,7 @@ import sessions
 import torch
 import trajectories
 from fp8parity import checks
-from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.references.loss import Golden
 from fp8parity.numerics import emulation
 from fp8parity.records import atomic
 from fp8parity.records.locks import locked

@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from fp8parity.judging import goldens, policy
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging import policy, references
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
 from fp8parity.records import sets
 from fp8parity.records.schema import AnyRecord
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LARGEST = tuple(GOLDEN / "records" / name for name in ("h200.zip",))
-_load, _load_policy, _named_records = goldens.load, policy.load, sets.named_records
+_load, _load_policy, _named_records = references.load, policy.load, sets.named_records
 
 
 @cache
@@ -38,7 +38,7 @@ def _is_committed(folder: Path) -> bool:
 
 
 def load(folder: Path) -> Goldens:
-    """``goldens.load``."""
+    """``references.load``."""
     return _committed() if _is_committed(folder) else _load(folder)
 
 
@@ -75,6 +75,6 @@ def named_records(*paths: Path) -> Iterator[tuple[Path, AnyRecord]]:
         )
 
 
-goldens.load, policy.load, sets.named_records = load, load_policy, named_records
+references.load, policy.load, sets.named_records = load, load_policy, named_records
 _committed()
 _committed_policy(datetime.date.today())

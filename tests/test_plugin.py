@@ -16,7 +16,7 @@ import projects
 import pytest
 import torch
 from fp8parity import cli
-from fp8parity.judging import loss_goldens
+from fp8parity.judging.references import loss as loss_goldens
 from narrowed import load_trajectory
 from processes import started, without_compiler
 from projects import CONVERGENCE, commit, record_golden, start
