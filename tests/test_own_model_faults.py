@@ -9,9 +9,9 @@ import pytest
 import torch
 from faults import plants
 from fp8parity.judging import loss, policy
-from fp8parity.judging.loss_goldens import Golden, from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references.loss import Golden, from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.records.schema import Trajectory
@@ -73,7 +73,7 @@ def test_a_fault_is_red(name, fault, monkeypatch, judged):
     assert found.status == "fail", found.message()
 
 
-def test_a_golden_that_has_learnt_too_little_decides_nothing(tmp_path, eager):
+def test_golden_that_learned_too_little_is_inconclusive(tmp_path, eager):
     """Nothing is known of the entropy of such data, so the loss itself must have fallen."""
     (tmp_path / policy.FILE).write_text(shown_policy())
     model = own("my_models", 4)

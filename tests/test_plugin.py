@@ -16,7 +16,8 @@ import projects
 import pytest
 import torch
 from fp8parity import cli
-from fp8parity.judging import loss_goldens
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from narrowed import load_trajectory
 from processes import started, without_compiler
 from projects import CONVERGENCE, commit, record_golden, start
@@ -42,7 +43,7 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
     record_golden(project)
     commit(project)
-    stored = loss_goldens.load(project / "golden")["nano", "topics"]
+    stored = store.load(project / "golden", Golden)["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
     shutil.rmtree(project / ".parity")
@@ -103,13 +104,12 @@ def test_a_killed_run_keeps_its_finished_cells_and_is_not_whole(project, capsys)
     record_golden(project)
     commit(project)
     shutil.rmtree(project / ".parity")
-    with started("pytest", *CONVERGENCE, "--recipe", "te-current", "--seeds", "3", cwd=project) as (process, _):
+    with started("pytest", *CONVERGENCE, "--recipe", "te-current", "--seeds", "3", cwd=project) as process:
         deadline = time.time() + 120
         while time.time() < deadline and not list((project / ".parity").glob("te-current*.json")):
             time.sleep(0.01)
         process.kill()
-        process.join()
-    assert process.exitcode == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     kept = list((project / ".parity").glob("*seed*.json"))
     assert kept
     for path in kept:

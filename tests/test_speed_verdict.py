@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging import speed
 from fp8parity.judging.policy import SpeedRow
-from fp8parity.judging.speed_entries import SpeedEntry
+from fp8parity.judging.references import pooling
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput
 from timings import CELL, HERE, calm_but, made
@@ -34,7 +34,7 @@ def between(low: float, middle: float, high: float) -> list[float]:
 
 
 def judged(record: Throughput, row: SpeedRow = WIDE, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, speed_goldens.updated(None, [golden or exact()]), row)
+    found = speed.judge(record, pooling.updated(None, [golden or exact()]), row)
     return found.status, found.headline
 
 
@@ -178,24 +178,3 @@ def test_an_interval_as_wide_as_the_band_is_a_golden():
     assert speed.too_wide(exact(between(1.75, 2.0, 2.5)), WIDE) == (
         "the interval of its ratio is 37.5% wide, and the band is +-25.0%; time it while the machine does nothing else"
     )
-
-
-def entry(**changes: object) -> SpeedEntry:
-    [held] = speed_goldens.updated(None, [exact()]).cells.values()
-    return SpeedEntry.model_validate(held.model_dump() | changes)
-
-
-def test_a_golden_whose_numbers_contradict_each_other_is_refused():
-    assert entry(low=2.0, high=2.5).low == entry(low=1.5, high=2.0).high == 2.0
-    for low, high in ((2.25, 2.5), (1.5, 1.75)):
-        with pytest.raises(ValueError, match=rf"the ratio 2 is not inside its interval \[{low}, {high}\]"):
-            entry(low=low, high=high)
-    for factor in (0.91, 1.09):
-        assert entry(tokens_per_second=2 * factor, bf16_tokens_per_second=1.0).ratio == 2
-    for factor in (0.89, 1.11):
-        with pytest.raises(ValueError, match=f"the ratio is 2, and that of its tokens/s is {2 * factor:.3g}"):
-            entry(tokens_per_second=2 * factor, bf16_tokens_per_second=1.0)
-    assert entry(pairs=6, power_capped=1).pairs == 6
-    for wrong in ({"pairs": 5}, {"power_capped": 1.01}, {"power_capped": -0.01}):
-        with pytest.raises(ValueError, match="1 validation error"):
-            entry(**wrong)

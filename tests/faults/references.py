@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fp8parity.judging import loss_goldens
+from fp8parity.judging.references import loss as loss_goldens
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from fp8parity.records.schema import AnyRecord, Measurement
 from fp8parity.records.storage import write_json
 from sessions import GOLDEN
@@ -69,8 +71,8 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
     """The golden of micro, rewritten with a checksum that is right."""
 
     def plant(folder: Path, make: Make) -> list[str]:
-        path = loss_goldens.path_of(copied(folder), "micro", "topics")
-        write_json(path, change(loss_goldens.read(path)))
+        path = copied(folder) / "loss" / "micro-topics.json"
+        write_json(path, change(store.read(path, Golden)))
         return judge(folder, micro(), folder / "golden")
 
     return plant
@@ -78,7 +80,7 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
 
 def _golden_file(change: Callable[[Path], object]) -> Plant:
     def plant(folder: Path, make: Make) -> list[str]:
-        change(loss_goldens.path_of(copied(folder), "micro", "topics"))
+        change(copied(folder) / "loss" / "micro-topics.json")
         return judge(folder, micro(), folder / "golden")
 
     return plant
@@ -94,9 +96,9 @@ def _scheduled(name: str, value: float) -> Callable[[loss_goldens.Golden], loss_
     return lambda g: g.model_copy(update={"schedule": g.schedule | {name: value}})
 
 
-def _spread(**changes: object) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+def _noise(**changes: object) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
     """The first spread of the golden, changed."""
-    return lambda g: g.model_copy(update={"spreads": [g.spreads[0].model_copy(update=changes), *g.spreads[1:]]})
+    return lambda g: g.model_copy(update={"noise": [g.noise[0].model_copy(update=changes), *g.noise[1:]]})
 
 
 def _moved_by(factor: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
@@ -189,16 +191,14 @@ GOLDENS = (
     ),
     fault(
         "golden with a spread of NaN",
-        _golden(_spread(tail_sd=math.nan)),
+        _golden(_noise(tail_sd=math.nan)),
         2,
-        "micro-topics.json: key spreads.0.tail_sd: ",
+        "micro-topics.json: key noise.0.tail_sd: ",
     ),
-    fault(
-        "golden with a spread that nothing can leave", _golden(_spread(loss=[1.0] * 30)), 2, "key spreads.0.loss.0: "
-    ),
+    fault("golden with a noise that nothing can leave", _golden(_noise(loss=[1.0] * 30)), 2, "key noise.0.loss.0: "),
     fault(
         "golden with a spread wider than its windows",
-        _golden(_spread(tail_sd=0.01)),
+        _golden(_noise(tail_sd=0.01)),
         2,
         "tail_sd 0.01 does not follow from its windows",
     ),
