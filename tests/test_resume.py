@@ -75,14 +75,13 @@ def test_a_finished_record_of_the_same_make_is_taken_over(session, trained):
     ],
     ids=["another recipe", "another seed", "another variant"],
 )
-@pytest.mark.parametrize("name", ["another", "test"], ids=["another session", "the same session"])
-def test_a_copied_record_is_trained_again(session, trained, of, seed, variant, words, name):
+def test_a_copied_record_is_trained_again(session, trained, of, seed, variant, words):
     """Planted: BF16's record of seed 0 under the name of the record that is asked for."""
     session.trajectory(BF16, 0)
     wanted = path_of(session, of, f"seed{seed}" + (f"-{variant.name.replace(' ', '-')}" if variant else ""))
     shutil.copy(path_of(session, BF16, "seed0"), wanted)
     with pytest.warns(UserWarning, match="it is trained again") as said:
-        found = resumed(session, name).trajectory(of, seed, variant)
+        found = resumed(session).trajectory(of, seed, variant)
     [text] = ours(said)
     assert words in text
     assert "it is trained again" in text
@@ -92,17 +91,16 @@ def test_a_copied_record_is_trained_again(session, trained, of, seed, variant, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize(
     "damage", [lambda t: t[: len(t) // 2], lambda t: t.replace('"seed": 0', '"seed": 7'), lambda t: ""]
 )
-def test_a_damaged_record_is_trained_again_and_one_line_says_so(session, trained, damage, resume):
+def test_a_damaged_record_is_trained_again_and_one_line_says_so(session, trained, damage):
     session.trajectory(BF16, 0)
     path = path_of(session, BF16, "seed0")
     whole = path.read_text()
     path.write_text(damage(whole))
     with pytest.warns(UserWarning, match="it is trained again") as said:
-        found = resumed(session, resume=resume).trajectory(BF16, 0)
+        found = resumed(session).trajectory(BF16, 0)
     [text] = ours(said)
     assert re.search(rf"{path.name}.*it is trained again$", text)
     assert "\n" not in text
