@@ -15,7 +15,7 @@ from fp8parity.judging.references.numbers import MeasuredNumbers, Number, Number
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from remembered import GOLDEN
+from sessions import GOLDEN
 from two_sides import POLICY, WHY, change
 
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")

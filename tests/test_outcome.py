@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.gate import tally
-from fp8parity.gate.tally import Phase, Tally
+from fp8parity.gate import outcome as outcomes
+from fp8parity.gate.results import Phase, Results
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.outcome import Outcome, Unable
 from fp8parity.report.sentence import sentence
@@ -39,8 +39,8 @@ def skip(cell: str, why: str = "no GPU", **more) -> list[Phase]:
     return [Phase(node(cell), "setup", cell, skipped=True, why=why, **more)]
 
 
-def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Tally:
-    return Tally(
+def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Results:
+    return Results(
         {node(c): c for c in selected if node(c) not in more.get("removed", ())},
         phases=[p for group in groups for p in group],
         told=True,
@@ -49,7 +49,7 @@ def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), *
 
 
 def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None = None, **more) -> Outcome:
-    return tally.outcome(made(*groups, **more), CELLS, asked, execution)
+    return outcomes.outcome(made(*groups, **more), CELLS, asked, execution)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ def test_a_session_that_stopped_or_was_not_collected_whole_is_not_complete(more,
 
 def test_a_crash_becomes_a_verdict_of_its_cell():
     phase = Phase(node("a"), "setup", "a", failed=True, why="RuntimeError: no device")
-    [green, found] = tally.verdicts(made(ran("bf16"), [phase]), CELLS)
+    [green, found] = outcomes.verdicts(made(ran("bf16"), [phase]), CELLS)
     assert (green, found.cell, found.check, found.status) == (GREEN, CELLS["a"], "test_gemm", "error")
     assert found.headline == "a fixture failed before the test: RuntimeError: no device"
 
 
 def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
-    [found] = tally.verdicts(made([Phase(node("b"), "???", failed=True, why="worker 'gw0' crashed")]), CELLS)
+    [found] = outcomes.verdicts(made([Phase(node("b"), "???", failed=True, why="worker 'gw0' crashed")]), CELLS)
     assert (found.cell, found.headline) == (CELLS["b"], "the process that ran the test died: worker 'gw0' crashed")
 
 
@@ -139,7 +139,7 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
     ],
 )
 def test_the_control_alone_checks_no_recipe(facts, words):
-    assert tally.not_run(facts, CELLS, []) == words
+    assert outcomes.not_run(facts, CELLS, []) == words
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def test_the_control_alone_checks_no_recipe(facts, words):
     ],
 )
 def test_a_required_cell_is_one_that_ran(facts, words):
-    assert tally.not_run(facts, CELLS, ["[ab]"]) == words
+    assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
 
 
 def test_a_cell_with_a_test_in_another_shard_was_not_removed_whole():
     facts = made(ran("a"), removed={node("b"): "b"}, elsewhere={"b"})
     words = "required cell b was selected without test_gemm: -k, -m or a plugin removed part of its tests"
-    assert tally.not_run(facts, CELLS, ["[ab]"]) == [words]
+    assert outcomes.not_run(facts, CELLS, ["[ab]"]) == [words]
 
 
 def test_what_cannot_run_is_counted_by_reason():
@@ -195,7 +195,7 @@ def test_the_most_frequent_reason_comes_first():
 
 @pytest.mark.parametrize("test", ["a/test_x.py::test_gemm[b::c]", "test_gemm[b::c]"])
 def test_a_test_is_named_without_its_file_and_with_all_its_parameters(test):
-    assert (tally.name_of(test), tally.function_of(test)) == ("test_gemm[b::c]", "test_gemm")
+    assert (outcomes.name_of(test), outcomes.function_of(test)) == ("test_gemm[b::c]", "test_gemm")
 
 
 def test_cells_of_another_execution_were_not_asked_for():
@@ -207,7 +207,7 @@ def test_cells_of_another_execution_were_not_asked_for():
 
 
 def test_a_session_without_cells_is_none_of_ours():
-    plain = Tally(
+    plain = Results(
         {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], told=True
     )
     assert not plain.with_cells
@@ -231,11 +231,11 @@ def test_a_crash_says_where_the_test_stood(when, words):
 
 def test_a_session_whose_processes_died_before_they_told_anything_is_one_with_cells():
     died = Phase("f.py::test_x", "???", failed=True)
-    assert Tally(phases=[died]).with_cells
-    assert not Tally(phases=[died], told=True).with_cells
+    assert Results(phases=[died]).with_cells
+    assert not Results(phases=[died], told=True).with_cells
 
 
 def test_skipped_tests_without_a_cell_are_no_reason_why_nothing_ran():
     other = Phase("f.py::test_other", "setup", skipped=True, why="not here")
-    assert tally._nothing(Tally(phases=[other], told=True)) == []
-    assert tally._nothing(made([other], skip("a"))) == ["nothing ran, so nothing was checked: no GPU (1 test)"]
+    assert outcomes._nothing(Results(phases=[other], told=True)) == []
+    assert outcomes._nothing(made([other], skip("a"))) == ["nothing ran, so nothing was checked: no GPU (1 test)"]
