@@ -81,7 +81,8 @@ def torchtitan(run: Losses, reference: Losses) -> bool:
 def liger(run: Losses, reference: Losses) -> bool:
     """Liger-Kernel, ``assert_verbose_allclose`` of ``test/utils.py`` (2025): red unless every step is within 1e-2 + 5%.
 
-    These are the limits of its BF16 convergence tests, for the loss alone. NaN on one side is red, and on both sides green. Its comparisons of log-probabilities and parameters need values that no record holds.
+    These are the limits of its BF16 convergence tests, for the loss alone. NaN on one side is red, and on both
+    sides green. Its comparisons of log-probabilities and parameters need values that no record holds.
     """
     x, g = np.asarray(run), np.asarray(reference)
     if x.shape != g.shape:
