@@ -30,7 +30,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fp8parity import recipes
-from fp8parity.judging import gradients, measured_numbers, policy
+from fp8parity.judging import gradients, policy
+from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes.conversion import nothing_left

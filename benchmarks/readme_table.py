@@ -7,7 +7,7 @@ import datetime
 import sys
 from pathlib import Path
 
-from fp8parity.judging import goldens, policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.records import sets
 from fp8parity.report import view
@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def report(today: datetime.date, *records: Path) -> Report:
-    stored, rules = goldens.load(GOLDEN), policy.load(GOLDEN, today)
+    stored, rules = references.load(GOLDEN), policy.load(GOLDEN, today)
     [found] = evaluate(sets.load(records), stored, rules)
     evidence = Evidence(found.machine.records, stored, rules)
     return view.build(found.verdicts, None, [], found.machine.environment.device, evidence)

@@ -1,36 +1,48 @@
-"""Gates simulated from measured noise: whole curves of recorded gaps, drawn again. No torch.
+"""Simulate gates from measured noise: whole curves of recorded gaps, drawn again, and judged as any gate is. No torch.
 
-A simulated session draws one recorded seed for each of its seeds. All recipes of one sample take the same draw, because recipes of a seed
-move together. A run is golden x (1 + gap of BF16) x (1 + mean gap of the recipe + residual of the drawn seed). The residuals are scaled by
-sqrt(n / (n - 1)), because their mean was estimated. ``MIXED`` takes a combination of two residuals with random weights (squares
-sum to 1), so that a simulated curve is not one of those that the bands were made of.
+A simulated session draws one recorded seed for each of its seeds. All recipes of one sample take the same draw, because
+recipes of a seed are correlated. A run is golden x (1 + gap of BF16) x (1 + mean gap of the recipe + residual of the drawn
+seed). The residuals are scaled by sqrt(n / (n - 1)), because their mean was estimated.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import many
 import numpy as np
 import trials
-from fp8parity.judging import spreads, stats
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.loss_goldens import Golden, GoldenSeed, Replica
+from fp8parity.judging import stats
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references.loss import Golden, GoldenSeed, Replica
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
-from many import Curves, Reference, Yardstick
 
-WHOLE, MIXED = "whole curves", "mixtures of two"
 SEED = 20261122
-CHUNK = 100
-"""The number of gates that are in memory at once."""
-LEAST_SAMPLE = 3
+MIN_SAMPLE = 3
+"""A recipe with fewer recorded seeds is not simulated."""
+FOUND = 0.95
+"""The share of draws in which a gap must be red to count as found."""
+STEPS_OF_SEARCH = 12
+
+
+class Curves(NamedTuple):
+    """Runs, or gaps of runs: ``loss`` and ``norm`` [..., steps], the last ``validation`` loss [...]."""
+
+    loss: stats.Floats
+    norm: stats.Floats
+    validation: stats.Floats
+
+    def shifted(self, by: Curves) -> Curves:
+        """Return these runs with the relative gaps ``by`` in addition."""
+        return Curves(*(x * (1 + gap) for x, gap in zip(self, by, strict=True)))
 
 
 class Sample(NamedTuple):
-    """Recipes that were recorded with the same seeds. ``gaps`` [recipes, seeds, ...] are relative to BF16 of the same session."""
+    """Recipes that were recorded with the same seeds. ``gaps`` [recipes, seeds, ...] are relative to BF16."""
 
     cells: list[Cell]
     gaps: Curves
@@ -38,27 +50,30 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """The measured noise of a model. ``bf16`` [runs, ...] holds gaps of BF16 to its golden, at least one row. It is zero if nobody has
-    measured any."""
+    """The measured noise of a model: gaps of BF16 to its golden [runs, ...], samples, and a recorded run of each cell."""
 
     model: trials.Model
-    device: str
     bf16: Curves
     samples: list[Sample]
+    recorded: dict[Cell, Trajectory]
 
     @property
     def cells(self) -> list[Cell]:
         return [cell for sample in self.samples for cell in sample.cells]
 
     @property
+    def control(self) -> Cell:
+        return self.cells[0].control
+
+    @property
     def seeds(self) -> str:
-        """How many recorded runs stand behind a recipe: "3 to 35"."""
+        """Return how many recorded runs there are of a recipe: "3 to 35"."""
         counts = sorted({sample.gaps.loss.shape[1] for sample in self.samples})
         return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
 
 
 def noise(model: trials.Model) -> Noise | None:
-    """The noise of a model, or None if no recipe has ``LEAST_SAMPLE`` seeds. Each recipe counts once, where it has most seeds."""
+    """Return the noise of a model, or None if no recipe has ``MIN_SAMPLE`` seeds. Each recipe counts once."""
     found: dict[Cell, dict[tuple[str, int], spreads.Pair]] = {}
     for run, control in model.pairs:
         found.setdefault(run.cell, {})[run.provenance.device + run.session, run.seed] = (run, control)
@@ -67,19 +82,20 @@ def noise(model: trials.Model) -> Noise | None:
         best.setdefault(cell.recipe, cell)
     groups: dict[tuple[tuple[str, int], ...], list[Cell]] = {}
     for cell in best.values():
-        if len({seed for _, seed in found[cell]}) >= LEAST_SAMPLE:
+        if len({seed for _, seed in found[cell]}) >= MIN_SAMPLE:
             groups.setdefault(tuple(sorted(found[cell])), []).append(cell)
     if not groups:
         return None
     samples = [
-        Sample(cells, stacked([stacked([gap(*found[cell][key]) for key in keys]) for cell in cells]))
+        Sample(cells, _stacked([_stacked([_gap(*found[cell][key]) for key in keys]) for cell in cells]))
         for keys, cells in groups.items()
     ]
-    return Noise(model, model.sessions[0].environment.device, _bf16(model.golden), samples)
+    recorded = {r.cell: r for pair in model.pairs for r in pair}
+    return Noise(model, _bf16(model.golden), samples, recorded)
 
 
 def held_out(model: trials.Model) -> Noise | None:
-    """The noise of every second seed, with bands that rest on the other seeds. None if a recipe has too few seeds for that."""
+    """Return the noise of every second seed, with bands that rest on the other seeds, or None if there are too few."""
     seeds = sorted({run.seed for run, _ in model.pairs})
     known = [p for p in model.pairs if seeds.index(p[0].seed) % 2 == 0]
     drawn = [p for p in model.pairs if seeds.index(p[0].seed) % 2]
@@ -87,112 +103,117 @@ def held_out(model: trials.Model) -> Noise | None:
     return noise(replace(model, golden=trials.with_spreads(golden, known, model.rules), pairs=drawn))
 
 
-def gap(run: Trajectory, control: Trajectory) -> Curves:
-    """The relative gaps of one run: loss and norm [steps], last validation []."""
+def _gap(run: Trajectory, control: Trajectory) -> Curves:
+    """Return the relative gaps of one run: loss and norm [steps], last validation []."""
     loss, norm = (np.asarray(getattr(run, k)) / np.asarray(getattr(control, k)) - 1 for k in ("loss", "grad_norm"))
     return Curves(loss, norm, np.asarray(run.validation[-1][1] / control.validation[-1][1] - 1))
 
 
-def stacked(found: Sequence[Curves]) -> Curves:
+def _stacked(found: Sequence[Curves]) -> Curves:
     return Curves(*(np.stack(x) for x in zip(*found, strict=True)))
 
 
 def _bf16(golden: Golden) -> Curves:
-    """Gaps of a golden's runs and replicas to their mean, scaled to those of a new run: with m runs a mean, by sqrt((m + 1) / (m - 1))."""
+    """Return gaps of a golden's runs to their mean, scaled to those of a new run: by sqrt((m + 1) / (m - 1)) of m runs."""
     rows = []
     for seed in (s for s in golden.seeds if s.replicas):
         runs: list[GoldenSeed | Replica] = [seed, *seed.replicas]
         scale = np.sqrt((len(runs) + 1) / (len(runs) - 1))
         for r in runs:
             loss, norm = np.asarray(r.loss) / seed.mean_loss - 1, np.asarray(r.grad_norm) / seed.mean_norm - 1
-            rows.append(
-                Curves(scale * loss, scale * norm, np.asarray(scale * (r.validation[-1][1] / seed.mean_validation - 1)))
-            )
+            last = np.asarray(r.validation[-1][1] / seed.mean_validation - 1)
+            rows.append(Curves(scale * loss, scale * norm, scale * last))
     steps = len(golden.seeds[0].loss)
-    return stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])
+    return _stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])
 
 
-class Drawn(NamedTuple):
-    """Simulated sessions: the golden, BF16 and each recipe, [sessions, seeds, ...]."""
-
-    reference: Reference
-    controls: Curves
-    runs: dict[Cell, Curves]
-
-
-def draw(known: Noise, count: int, seeds: int, how: str, rng: np.random.Generator) -> Drawn:
-    """Draw ``count`` sessions of ``seeds`` seeds."""
-    reference = Reference.of(known.model.golden, seeds)
-    shape = (count, seeds)
-    controls = reference.mean.moved(_residuals(known.bf16, shape, WHOLE, rng, centerd=True))
-    runs = {}
+def draw(known: Noise, rng: np.random.Generator) -> dict[Cell, Curves]:
+    """Draw one session: the runs of BF16 and of each recipe, [seeds, ...]."""
+    seeds = known.model.golden.seeds
+    mean = Curves(
+        np.array([s.mean_loss for s in seeds]),
+        np.array([s.mean_norm for s in seeds]),
+        np.array([s.mean_validation for s in seeds]),
+    )
+    drawn = rng.integers(len(known.bf16.loss), size=len(seeds))
+    session = {known.control: mean.shifted(Curves(*(x[drawn] for x in known.bf16)))}
     for sample in known.samples:
-        state = rng.bit_generator.state
+        n = sample.gaps.loss.shape[1]
+        drawn = rng.integers(n, size=len(seeds))
         for i, cell in enumerate(sample.cells):
-            rng.bit_generator.state = state  # all recipes of a sample take the same draw
-            gaps = Curves(*(x[i] for x in sample.gaps))
-            mean = Curves(*(x.mean(0) for x in gaps))
-            residual = _residuals(gaps, shape, how, rng)
-            runs[cell] = controls.moved(Curves(*(m + r for m, r in zip(mean, residual, strict=True))))
-    return Drawn(reference, controls, runs)
+            centers = [x[i].mean(0) for x in sample.gaps]
+            scaled = (np.sqrt(n / (n - 1)) * (x[i][drawn] - c) + c for x, c in zip(sample.gaps, centers, strict=True))
+            session[cell] = session[known.control].shifted(Curves(*scaled))
+    return session
 
 
-def _residuals(
-    gaps: Curves, shape: tuple[int, int], how: str, rng: np.random.Generator, *, centerd: bool = False
-) -> Curves:
-    """Draw residuals of ``gaps`` [sample, ...]: [sessions, seeds, ...]. ``centerd`` gaps are residuals already."""
-    n = len(gaps.loss)
-    first, second = rng.integers(n, size=(2, *shape))
-    angle = rng.uniform(0, 2 * np.pi, size=shape)
-    own = gaps if centerd else Curves(*(np.sqrt(n / (n - 1)) * (x - x.mean(0)) for x in gaps))
-
-    def drawn(x: stats.Floats) -> stats.Floats:
-        if how == WHOLE:
-            return x[first]
-        a = angle.reshape(angle.shape + (1,) * (x.ndim - 1))
-        return np.asarray(np.cos(a) * x[first] + np.sin(a) * x[second])
-
-    return Curves(*map(drawn, own))
+def verdict(known: Noise, cell: Cell, session: dict[Cell, Curves], stored: Goldens) -> str:
+    """Judge one cell of a session. Return its status."""
+    controls = _records(known, known.control, session[known.control])
+    runs = controls if cell.is_control else _records(known, cell, session[cell])
+    trial = trials.Trial(trials.SOUND, cell.id, runs, (), () if cell.is_control else controls, known.model.golden)
+    return trials.verdict(trial, stored, known.model.rules).status
 
 
-def stick(known: Noise, cell: Cell, stored: Goldens) -> Yardstick:
-    """The limits of a simulated cell."""
-    return Yardstick.of(cell, known.model.golden, known.model.rules, stored.numbers, known.device)
+def _records(known: Noise, cell: Cell, curves: Curves) -> tuple[Trajectory, ...]:
+    """Return drawn curves as records, like the recorded run of the cell but for what a simulation does not have."""
+    made = []
+    for i, own in enumerate(known.model.golden.seeds):
+        last = known.recorded[cell].validation[-1][0]
+        changes = {
+            "loss": curves.loss[i].tolist(),
+            "grad_norm": curves.norm[i].tolist(),
+            "validation": [(last, float(curves.validation[i]))],
+            "seed": own.seed,
+            "initial_weights": own.initial_weights,
+            "first_gradients": {},
+            "probes": [],
+            "session": "simulated",
+            "provenance": known.recorded[known.control].provenance,
+        }
+        made.append(known.recorded[cell].model_copy(update=changes))
+    return tuple(made)
 
 
 class Gates(NamedTuple):
-    """Simulated gates of one model: ``red`` [gates], and how many gates each cause turned red. A gate may have several causes."""
+    """Simulated gates of one model: ``red`` [gates], and how many red verdicts there were, by recipe and status."""
 
-    red: many.Marks
+    red: np.ndarray
     cells: int
-    causes: dict[str, int]
+    causes: Counter[str]
 
 
-def gates(known: Noise, stored: Goldens, count: int, how: str) -> Gates:
-    """Judge ``count`` simulated gates of BF16 and all recipes. Sound runs alone: what is red is a false alarm."""
-    rng = np.random.default_rng([SEED, len(known.model.title), how == MIXED])
-    control = known.cells[0].control
-    sticks = {cell: stick(known, cell, stored) for cell in (control, *known.cells)}
-    seeds = sticks[control].row.seeds[-1]
-    red, causes = [], dict[str, int]()
-    for start in range(0, count, CHUNK):
-        session = draw(known, min(CHUNK, count - start), seeds, how, rng)
-        found = {
-            c: many.judge(runs, session.controls, session.reference, sticks[c]) for c, runs in session.runs.items()
-        }
-        found[control] = many.judge(session.controls, session.controls, session.reference, sticks[control])
-        red.append(np.logical_or.reduce([v.red for v in found.values()]))
-        for name, marks in _causes(found).items():
-            causes[name] = causes.get(name, 0) + int(marks.sum())
-    return Gates(np.concatenate(red), len(sticks), {k: v for k, v in causes.items() if v})
+def gates(known: Noise, stored: Goldens, count: int) -> Gates:
+    """Judge ``count`` simulated gates of BF16 and all recipes. All runs are sound: what is red is a false alarm."""
+    rng = np.random.default_rng([SEED, len(known.model.title)])
+    red, causes = [], Counter[str]()
+    for _ in range(count):
+        session = draw(known, rng)
+        found = {cell: verdict(known, cell, session, stored) for cell in session}
+        wrong = [f"{cell.recipe}: {status}" for cell, status in found.items() if status not in trials.GREEN]
+        red.append(bool(wrong))
+        causes.update(wrong)
+    return Gates(np.array(red), len(known.cells) + 1, causes)
 
 
-def _causes(found: dict[Cell, many.Verdicts]) -> dict[str, many.Marks]:
-    """Which gates each check turned red: by the kind of cell, and the check."""
-    marks: dict[str, many.Marks] = {}
-    for cell, v in found.items():
-        kind = "BF16" if cell.is_control else cell.recipe
-        named = {**{k: m & v.red for k, m in v.causes.items()}, "undecided": v.status == "inconclusive"}
-        for name, mark in named.items():
-            marks[f"{kind}: {name}"] = marks.get(f"{kind}: {name}", np.zeros_like(mark)) | mark
-    return marks
+def share_found(known: Noise, cell: Cell, gap: float, stored: Goldens, draws: int) -> float:
+    """Return the share of simulated sessions in which a constant gap in a cell is red."""
+    rng = np.random.default_rng([SEED, 1])
+    planted = Curves(np.asarray(gap), np.asarray(0.0), np.asarray(gap))
+    red = 0
+    for _ in range(draws):
+        session = draw(known, rng)
+        changed = {c: runs.shifted(planted) if c == cell else runs for c, runs in session.items()}
+        red += verdict(known, cell, changed, stored) not in trials.GREEN
+    return red / draws
+
+
+def smallest_gap(known: Noise, cell: Cell, stored: Goldens, draws: int) -> float | None:
+    """Return the smallest constant gap that is red in ``FOUND`` of the draws, or None if not even 10% is."""
+    low, high = 1e-6, 0.1
+    if share_found(known, cell, high, stored, draws) < FOUND:
+        return None
+    for _ in range(STEPS_OF_SEARCH):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if share_found(known, cell, middle, stored, draws) >= FOUND else (middle, high)
+    return high

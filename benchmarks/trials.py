@@ -1,4 +1,4 @@
-"""Trials: cells of recorded runs that a rule should call red (planted faults) or green (sound recipes, replicas, another device). No torch.
+"""Make trials from recorded runs: planted faults, which a rule should call red, and sound cells. No torch.
 
 A trial has two or three seeds. Every rule judges the same runs, so rules are compared at equal compute.
 """
@@ -9,38 +9,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from fp8parity.judging import loss_goldens, spreads
 from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.evaluate import evaluate, looks
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references import loss as loss_goldens
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.verdict import LOSS, Verdict
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.sets import Machine, machines
 
 SEEDS = 3
-"""The number of seeds of a trial: the first look of the gate."""
+"""The number of seeds of a trial: the first stage of the gate."""
 GREEN = ("pass", "improved")
-FRAMEWORK, RECIPE, SOUND, REPLICAS, DEVICES = (
-    "fault in BF16",
-    "fault in a recipe",
-    "sound recipe",
-    "BF16 replica",
-    "own golden",
-)
+KINDS = ("fault in BF16", "fault in a recipe", "sound recipe", "BF16 replica", "own golden")
+FRAMEWORK, RECIPE, SOUND, REPLICAS, DEVICES = KINDS
 CARRIER = "te-current"
-"""The recipe whose runs carry the faults of a recipe, if it is recorded."""
+"""The recipe that carries the faults of a recipe, if it was recorded."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Runs of one cell to be judged, seed by seed. ``kind`` is one of the five above, and ``name`` says which fault or cell it is.
+    """Runs of one cell to judge, seed by seed.
 
-    ``references`` are what other projects' rules compare with. ``controls`` are the BF16 runs of the session, and ``golden`` is what this
-    project's verdict compares with. For BF16 itself ``controls`` is empty. ``reserve`` holds more runs of the session with their
-    controls. This project's gate takes them if its first seeds do not decide.
+    ``references`` are what other projects' rules compare with. ``controls`` are the BF16 runs of the session (none for
+    BF16 itself), and ``golden`` is what this project compares with. ``reserve`` holds more runs of the session with their
+    controls: this project's gate takes them if its first seeds do not decide.
     """
 
     kind: str
@@ -58,19 +54,17 @@ class Trial:
 
 @dataclass(frozen=True)
 class Model:
-    """All runs of one model, corpus and schedule. ``golden`` is the stored golden, or one made from the records' own BF16 runs. ``pairs``
-    holds the distinct runs of recipes, each with BF16's run of its seed and session."""
+    """All runs of one model, corpus and schedule; ``pairs`` holds the distinct runs of recipes with their BF16 runs."""
 
     title: str
     golden: Golden
     rules: Policy
-    stored: bool
     sessions: Sequence[Machine]
     pairs: Sequence[spreads.Pair]
 
     @property
     def planted(self) -> Iterator[tuple[Machine, str, list[Trajectory]]]:
-        """The runs with a planted change: (session, name, one run a seed)."""
+        """Iterate over the runs with a planted change: (session, name, one run a seed)."""
         for session in self.sessions:
             groups: dict[str, list[Trajectory]] = {}
             for r in session.variants:
@@ -84,27 +78,25 @@ class Model:
 
 
 def models(sets: Sequence[Sequence[AnyRecord]], stored: Goldens, rules: Policy) -> list[Model]:
-    """The models of record sets, in the order of the sets. Sets are not merged: two sessions may hold the same cell and seed.
-
-    A model without a stored golden of its schedule gets one from the first session that holds its BF16 runs, with spreads of its recipes.
-    """
+    """Return the models of record sets that have a golden of their schedule, in the order of the sets."""
     found: dict[tuple[str, str, str], list[Machine]] = {}
     for records in sets:
         for machine in machines(r for r in records if isinstance(r, Trajectory)):
-            for key, part in _by_schedule(machine).items():
-                found.setdefault(key, []).append(part)
+            parts: dict[tuple[str, str, str], list[AnyRecord]] = {}
+            for r in (r for r in machine.records if isinstance(r, Trajectory)):
+                parts.setdefault((r.cell.model, r.cell.corpus, r.spec_hash), []).append(r)
+            for key, part in parts.items():
+                found.setdefault(key, []).append(machines(part)[0])
     made = []
     for (name, corpus, spec), sessions in found.items():
         golden = stored.loss.get((name, corpus))
-        own = golden is not None and golden.spec_hash == spec
-        reference = golden if golden is not None and own else _golden(sessions, rules)
-        if reference:
-            made.append(Model(f"{name} on {corpus}", reference, rules, own, sessions, _pairs(sessions)))
+        if golden is not None and golden.spec_hash == spec:
+            made.append(Model(f"{name} on {corpus}", golden, rules, sessions, _pairs(sessions)))
     return made
 
 
 def _pairs(sessions: Sequence[Machine]) -> list[spreads.Pair]:
-    """The distinct runs of recipes with their controls. A run that another session repeated to the bit counts once."""
+    """Return the distinct runs of recipes with their controls. Runs that are equal to the bit count once."""
     found: dict[tuple[object, ...], spreads.Pair] = {}
     for session in sessions:
         for cell, runs in session.runs.items():
@@ -115,32 +107,8 @@ def _pairs(sessions: Sequence[Machine]) -> list[spreads.Pair]:
     return list(found.values())
 
 
-def _by_schedule(machine: Machine) -> dict[tuple[str, str, str], Machine]:
-    parts: dict[tuple[str, str, str], list[AnyRecord]] = {}
-    for r in machine.records:
-        if isinstance(r, Trajectory):
-            parts.setdefault((r.cell.model, r.cell.corpus, r.spec_hash), []).append(r)
-    return {key: machines(records)[0] for key, records in parts.items()}
-
-
-def _golden(sessions: Sequence[Machine], rules: Policy) -> Golden | None:
-    """A golden of the session with the most BF16 seeds, or None if no session holds two."""
-
-    def controls(session: Machine) -> list[Trajectory]:
-        cells = [c for c in session.runs if c.is_control]
-        return list(session.seeds(cells[0]).values()) if cells else []
-
-    best = max(sessions, key=lambda s: len(controls(s)))
-    seeds = controls(best)
-    if len(seeds) < 2:
-        return None
-    replicas = [r for r in best.variants if isinstance(r, Trajectory) and r.variant.startswith(REPLICA)]
-    golden = loss_goldens.from_runs([*seeds, *(r for r in replicas if r.seed in {s.seed for s in seeds})], [])
-    return with_spreads(golden, _pairs([best]), rules)
-
-
 def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -> Golden:
-    """The golden with the spreads of these runs, one for each [[loss]] row with enough seeds. They replace those of the same recipes."""
+    """Return the golden with the noise of these runs, one for each [[loss]] row with enough seeds, before its own."""
     kept = list(golden.spreads)
     groups: dict[str, list[spreads.Pair]] = {}
     for run, control in pairs:
@@ -148,17 +116,17 @@ def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -
     for found in groups.values():
         if len({run.seed for run, _ in found}) >= spreads.LEAST_SEEDS:
             made = spreads.spread(found, golden.tail, rules.loss_row(found[0][0].cell).window)
-            kept = [made, *kept]  # the first spread of a recipe counts
+            kept = [made, *kept]  # the first noise of a recipe counts
     return golden.model_copy(update={"spreads": kept})
 
 
 def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
-    """This project's verdict on a trial. As in a gate, it takes the seeds of the first look, and more if it is ``inconclusive``."""
+    """Judge a trial as a gate does: the seeds of the first stage, and more while it is ``inconclusive``."""
     cell = trial.runs[0].cell
     goldens = Goldens({(cell.model, cell.corpus): trial.golden}, numbers=stored.numbers)
     pairs = [*((r, *(c for c in trial.controls if c.seed == r.seed)) for r in trial.runs), *trial.reserve]
     counts = looks(cell, goldens, rules)
-    if len(pairs) < counts[0]:  # fewer seeds than a gate takes: judged as with --seeds, which asks for exactly these
+    if len(pairs) < counts[0]:  # fewer seeds than a gate takes: judged as with --seeds
         rules = rules.with_seeds(len(pairs))
     for count in sorted({min(n, len(pairs)) for n in counts}):
         [found] = evaluate([r for pair in pairs[:count] for r in pair], goldens, rules)
@@ -169,7 +137,7 @@ def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
 
 
 def of(model: Model, stored: Goldens) -> list[Trial]:
-    """All trials of a model. The recipe that carries faults is one that is green without them."""
+    """Return all trials of a model. The recipe that carries faults is one that is green without them."""
     sound = list(_sound(model))
     green = [t.runs[0].cell for t in sound if verdict(t, stored, model.rules).status in GREEN]
     carriers = sorted(set(green), key=lambda c: (c.recipe != CARRIER, c.id))
@@ -177,7 +145,7 @@ def of(model: Model, stored: Goldens) -> list[Trial]:
 
 
 def _faults(model: Model, carriers: Sequence[Cell]) -> Iterator[Trial]:
-    """Planted changes in BF16, and the same gaps in one recipe, in addition to its own."""
+    """Iterate over planted changes in BF16, and the same gaps in one recipe, in addition to its own."""
     for session, name, changed in model.planted:
         plain = {r.seed: control for r in changed if (control := session.control(r))}
         runs = [r.model_copy(update={"variant": ""}) for r in changed if r.seed in plain]
@@ -194,7 +162,7 @@ def _faults(model: Model, carriers: Sequence[Cell]) -> Iterator[Trial]:
 
 
 def combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajectory:
-    """The run with the relative gaps of ``fault`` to ``plain`` in addition to its own. All three have the same seed and schedule."""
+    """Return the run with the relative gaps of ``fault`` to ``plain`` in addition to its own."""
 
     def times(a: Sequence[float], b: Sequence[float], c: Sequence[float]) -> list[float]:
         return [x * y / z for x, y, z in zip(a, b, c, strict=True)]
@@ -212,7 +180,7 @@ def combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajector
 
 
 def _sound(model: Model) -> Iterator[Trial]:
-    """Distinct sound runs of recipes beside BF16. The bands rest on other seeds than the judged ones, where enough are recorded."""
+    """Iterate over distinct sound runs of recipes. Their bands rest on other seeds, where enough were recorded."""
     cells: dict[Cell, list[spreads.Pair]] = {}
     for pair in model.pairs:
         cells.setdefault(pair[0].cell, []).append(pair)
@@ -230,10 +198,7 @@ def _sound(model: Model) -> Iterator[Trial]:
 
 
 def _groups(found: Sequence[spreads.Pair], most: int) -> Iterator[tuple[list[spreads.Pair], list[spreads.Pair]]]:
-    """Groups of ``SEEDS`` seeds of one session, and for each the next seeds of the session as a reserve, up to ``most`` in all.
-
-    Each seed is in one group. If a session has only two seeds, they are a group.
-    """
+    """Iterate over groups of ``SEEDS`` seeds of one session, each with the session's next seeds, up to ``most`` in all."""
     sessions: dict[tuple[str, str], list[spreads.Pair]] = {}
     for pair in found:
         sessions.setdefault((pair[0].provenance.device, pair[0].session), []).append(pair)
@@ -245,8 +210,7 @@ def _groups(found: Sequence[spreads.Pair], most: int) -> Iterator[tuple[list[spr
 
 
 def _devices(model: Model) -> Iterator[Trial]:
-    """Sound cells beside the same cell of another session or device: its own golden. This project judges the new session as a gate. A
-    session that two sets hold is no repeat."""
+    """Iterate over sound cells and the same cell of another session or device, which takes the place of their golden."""
     for old, new in combinations(model.sessions, 2):
         for cell in [c for c in new.runs if c in old.runs]:
             before, after = old.seeds(cell), new.seeds(cell)

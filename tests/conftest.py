@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import paired
-import processes
 import pytest
-import remembered  # noqa: F401  # the committed goldens, read once
 import reports
 import sessions
 import torch
 import trajectories
 from fp8parity import checks
-from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging.references.loss import Golden
 from fp8parity.numerics import emulation
 from fp8parity.records import atomic
 from fp8parity.records.locks import locked
@@ -34,60 +29,13 @@ pytest_plugins = ("pytester",)
 
 # Goldens are refused in a CI. Tests of that set the variable; all others must not depend on where they run.
 os.environ.pop("CI", None)
-# This process, those that are forked from it and those that it starts keep the memory that they free. Otherwise each tensor of a megabyte
-# has new pages, and tests that train take 6% longer (pytest -n 2 tests/test_faults.py tests/test_own_model_faults.py tests/test_layers.py
-# tests/test_te_adapter.py tests/test_sharded.py).
-os.environ |= {"MALLOC_MMAP_THRESHOLD_": str(2**30), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of the GNU C library
-LIBC = ctypes.CDLL(None)
-if hasattr(LIBC, "mallopt"):
-    LIBC.mallopt(M_TRIM_THRESHOLD, 2**30)
-    LIBC.mallopt(M_MMAP_THRESHOLD, 2**30)
-# Inductor compiles in the process of the test. Its own two processes would import torch first: 2 s of processor time for each worker.
-os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-# It takes the vector instructions that the processor reports. Otherwise each new cache begins with a program that tries them: 5 s.
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
-# The cyclic collector looks through what tests made this often, not after every 700 objects: 5% of the time of all tests.
-gc.set_threshold(50_000, 20, 100)
 # The same examples on every machine, however slow it is. "--hypothesis-profile default" draws new ones.
 settings.register_profile("repeated", derandomize=True, deadline=None)
 settings.load_profile("repeated")
-# A process reads the versions of packages once: here, before a test replaces what says them.
+# A process reads the versions of packages once: here, before a test replaces what reads them.
 provenance.versions()
 ROOT = Path(__file__).parents[1]
 Made = TypeVar("Made")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """The main process of pytest-xdist shares what it has imported. A session that only collects, as in tests of documents, does not."""
-    option = config.option
-    if getattr(option, "numprocesses", None) and not (hasattr(config, "workerinput") or option.collectonly):
-        processes.share()
-
-
-EARLY = ("test_endurance.py",)
-"""Files whose tests fork their own process a hundred times."""
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The tests of EARLY come first. After other tests their process is larger, and they take 18 s in place of 8."""
-    items.sort(key=lambda item: item.path.name not in EARLY)
-
-
-@pytest.fixture(autouse=True)
-def frozen(imported: set[int]) -> None:
-    """Modules live to the end, also those that earlier tests imported. Each cell and each pytest inside a test searches for garbage, and
-    would look through them."""
-    if len(sys.modules) not in imported:
-        gc.freeze()
-        imported.add(len(sys.modules))
-
-
-@pytest.fixture(scope="session")
-def imported() -> set[int]:
-    """The numbers of modules that ``frozen`` has seen."""
-    return set()
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A gate whose verdicts are given: suites/convergence of three emulated recipes, in a process of its own. Nothing is trained."""
+"""A gate with given verdicts: suites/convergence of three emulated recipes. Nothing is trained."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from processes import FIXTURES, ROOT, Done
 CONFTEST = """
 import os
 
+import pytest
 import reports
 from fp8parity.judging import loss
 from fp8parity.judging.verdict import Gap, LossDetail, Verdict
@@ -20,6 +21,7 @@ from fp8parity.runner import Runner
 
 pytest_plugins = ("fp8parity.gate.plugin",)
 STATUS = {status}
+PATCH = pytest.MonkeyPatch()
 
 def trajectory(self, cell, seed):
     match STATUS.get(cell.recipe):
@@ -39,8 +41,11 @@ def judge(candidates, controls, golden, policy, numbers):
     detail = LossDetail(margin=0.005, seeds=[0, 1, 2], gap=gap)
     return Verdict(cell=cell, check="loss parity", status=STATUS.get(cell.recipe, "pass"), headline="50% off: a, b", detail=detail)
 
-Runner.trajectory = trajectory
-loss.judge = judge
+PATCH.setattr(Runner, "trajectory", trajectory)
+PATCH.setattr(loss, "judge", judge)
+
+def pytest_unconfigure(config):
+    PATCH.undo()
 
 def pytest_collection_modifyitems(items):
     items.reverse()
@@ -58,6 +63,7 @@ def of(folder: Path) -> Callable[..., Done]:
         more: str = "",
         recipes: Sequence[str] = RECIPES,
         execution: str = "emulated",
+        apart: bool = False,
         environment: dict[str, str] | None = None,
         **status: str,
     ) -> Done:
@@ -71,7 +77,9 @@ def of(folder: Path) -> Callable[..., Done]:
         (folder / "golden" / "known_failures.toml").write_text(known)
         chosen = [part for name in recipes for part in ("--recipe", name)]
         terms = ("suites/convergence", *chosen, "--execution", execution, "--model", "tiny", *arguments)
-        return processes.run("pytest", *terms, cwd=folder, path=(FIXTURES, str(ROOT / "tests")), **(environment or {}))
+        return processes.run(
+            "pytest", *terms, cwd=folder, path=(FIXTURES, str(ROOT / "tests")), apart=apart, **(environment or {})
+        )
 
     return run
 

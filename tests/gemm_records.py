@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import reports
-from fp8parity.judging import gemm_goldens, gemms
-from fp8parity.judging.gemm_entries import GemmGolden
+from fp8parity.judging import gemms
 from fp8parity.judging.policy import GemmRow
+from fp8parity.judging.references import pooling
+from fp8parity.judging.references.timed import GemmGolden
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Part, Product, Tensor, TimedCast, TimedGemm
@@ -116,4 +117,4 @@ def watched(**changes: object) -> Watch:
 
 def judged(record: GemmTimes, golden: GemmGolden | None = None) -> Verdict:
     """The verdict on a record, beside a golden of the calm record if none is given."""
-    return gemms.judge(record, golden or gemm_goldens.updated(None, [made()]), ROW)
+    return gemms.judge(record, golden or pooling.updated(None, [made()]), ROW)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import timings
-from fp8parity.judging import loss_goldens, speed_goldens
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.spreads import with_spread
+from fp8parity.judging.references import pooling
+from fp8parity.judging.references.loss import Golden, from_runs
+from fp8parity.judging.references.noise import with_spread
+from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected
@@ -168,9 +169,9 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     controls = [r for r in runs if r.cell.is_control and r.variant in ("", "replica1")]
     others = [(r, c) for r in runs for c in controls if not r.cell.is_control and not c.variant and r.seed == c.seed]
     stored = with_spread(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
-    write_json(loss_goldens.path_of(golden, "nano", "topics"), stored)
-    speeds = speed_goldens.updated(None, [timings.made(provenance=trajectory().provenance)])
-    write_json(speed_goldens.path_of(golden, speeds.gpu, speeds.model), speeds)
+    write_json(golden / Golden.model_construct(model="nano", corpus="topics").path, stored)
+    speeds = pooling.updated(None, [timings.made(provenance=trajectory().provenance)])
+    write_json(golden / SpeedGolden.model_construct(gpu=speeds.gpu, model=speeds.model).path, speeds)
     texts = {"policy.toml": POLICY, "claims.toml": CLAIMS, "known_failures.toml": KNOWN}
     texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES, "seconds/cpu/d.csv": SECONDS}
     for name, text in texts.items():

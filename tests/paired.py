@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from fp8parity.judging import loss, spreads
-from fp8parity.judging.loss_goldens import Golden, from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging import loss
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references.loss import Golden, from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 

@@ -1,156 +1,113 @@
-"""pytest and fp8parity in processes of their own. They are forked from one process that has imported torch: that saves seconds each."""
+"""Run pytest and fp8parity as users do: in this process, or in one of their own where a test needs to end it."""
 
 from __future__ import annotations
 
-import gc
-import importlib
-import logging
-import multiprocessing
+import contextlib
+import io
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-import fork_workers
-import forked
 import pytest
+from fp8parity import recipes
+from fp8parity.cli import main
+from fp8parity.numerics import emulation
+from fp8parity.recipes.registry import ADAPTERS
+from fp8parity.records.check_names import CHECKS
+from fp8parity.training import provenance
+from fp8parity.workload import corpus
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
-CHOSEN = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:logging", "--assert=plain")
-"""These sessions leave out three plugins of pytest's own, and how it explains what an assert compared. The second one collects garbage five
-times at the end, and no test reads its warnings. The third one adds handlers to 56 loggers of torch before each test, and takes them off
-after it. For asserts, pytest looks through all modules for each of its plugins."""
+CHOSEN = ("-p", "no:cacheprovider", "-p", "no:unraisableexception", "-p", "no:faulthandler")
+"""Sessions inside tests leave out plugins that change the process of the test."""
 INSTALLED = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin"}
-"""Of the installed plugins they have only pytest-xdist: to look for all takes a seventh of a short session. ``-p`` would look, too."""
-OF_PYTEST = (
-    "faulthandler",
-    "helpconfig",
-    "pastebin",
-    "setuponly",
-    "setupplan",
-    "skipping",
-    "threadexception",
-    "unittest",
-    "warnings",
-)
-OF_XDIST = ("plugin", "dsession", "remote", "workermanage")
-PLUGINS = [*(f"_pytest.{name}" for name in OF_PYTEST), *(f"xdist.{name}" for name in OF_XDIST), "pdb", "readline"]
-"""Each session imports these, and many those of pytest-xdist."""
+"""Of the installed plugins they have only pytest-xdist."""
 TIMEOUT = 300
 """Seconds."""
-CONTEXT = multiprocessing.get_context("forkserver")
-LIBRARIES = ["torch._dynamo", "torchao.float8", "hypothesis", "scipy.stats"]
-"""torch imports ``torch._dynamo`` by itself when a model is built: 2.7 s of each process that trains."""
-OWN = [
-    "fp8parity.runner",
-    "fp8parity.gate.plugin",
-    "fp8parity.gate.reporter",
-    "fp8parity.cli",
-    "fp8parity.checks.state",
-    "warmed",
-]
-RANKS = ["torch.distributed.run", "fp8parity.distributed.checkpoint"]
-CONTEXT.set_forkserver_preload([*LIBRARIES, *OWN, *RANKS, *PLUGINS, "remembered", "reports"])
-
-
-def share() -> None:
-    """Let the workers of pytest-xdist be forked from this process, and let them share the process that forks others. Each would import
-    torch twice, for itself and for that process. For the main process, before it starts its workers."""
-    with _silenced():  # torchao says which of its kernels this machine lacks
-        serve()  # it imports beside this process
-        for name in (*LIBRARIES, *OWN):
-            importlib.import_module(name)
-    # It is a child of this process, which the workers cannot wait for.
-    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
-    fork_workers.install()
-
-
-def serve() -> None:
-    """Start the process from which others are forked, if it does not run. What it imports is found in ``tests``, too: without that path it
-    would leave those modules out and say nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([FIXTURES, str(ROOT / "tests")]))
-        forkserver._forkserver.ensure_running()  # type: ignore[attr-defined]  # it is this one that ``share`` replaces
-
-
-@contextmanager
-def _silenced() -> Iterator[None]:
-    """The region in which this process, and one that it starts, have no standard error, and this one logs no warning."""
-    kept = os.dup(2)
-    logging.disable(logging.WARNING)
-    with open(os.devnull, "w") as nothing:
-        os.dup2(nothing.fileno(), 2)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a process printed, its exit status, and its process time in seconds."""
+    """What a run printed, and its exit status."""
 
     returncode: int
     stdout: str
     stderr: str
-    seconds: float
 
 
-@contextmanager
-def started(
+def run(
     program: str,
     *arguments: str,
     cwd: Path = ROOT,
     path: Sequence[str] = (FIXTURES,),
-    output: Connection | None = None,
+    apart: bool = False,
     **variables: str,
-) -> Iterator[tuple[ForkServerProcess, list[Path]]]:
-    """Start "pytest" or "fp8parity" with arguments, in ``cwd``, with more ``variables`` in the environment. Variables by which a CI is
-    known are left out. Without a ``PATH`` among the variables, there is no C++ compiler. It yields the process, and the files of what it
-    prints and of its seconds. With ``output`` it prints into that, not into the first file."""
+) -> Done:
+    """Run "pytest" or "fp8parity" with arguments, in ``cwd``, with more environment ``variables``; ``apart``: as a process."""
+    if apart:
+        with started(program, *arguments, cwd=cwd, path=path, **variables) as process:
+            out, err = process.communicate(timeout=TIMEOUT)
+        return Done(process.returncode, out, err)
+    with ExitStack() as stack:
+        out, err = io.StringIO(), io.StringIO()
+        scratch = stack.enter_context(tempfile.TemporaryDirectory())
+        stack.enter_context(_kept())
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name in set(os.environ):
+            patch.delenv(name)
+        for name, value in environment(Path(scratch), path, **variables).items():
+            patch.setenv(name, value)
+        patch.chdir(cwd)
+        patch.setattr(sys, "path", [str(cwd), *path, *sys.path])
+        stack.enter_context(contextlib.redirect_stdout(out))
+        stack.enter_context(contextlib.redirect_stderr(err))
+        code = int(pytest.main([*CHOSEN, *arguments])) if program == "pytest" else main(arguments)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def started(
+    program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **more: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a program as a process of its own, and kill it at the end. ``more``: variables, or ``stdout`` of the process."""
+    stdout = more.pop("stdout", subprocess.PIPE)
+    command = [sys.executable, "-m", program, *(CHOSEN if program == "pytest" else ()), *arguments]
+    with tempfile.TemporaryDirectory() as scratch:
+        variables = environment(Path(scratch), path, **more)
+        process = subprocess.Popen(
+            command, cwd=cwd, env=variables, stdout=stdout, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def environment(scratch: Path, path: Sequence[str] = (FIXTURES,), **variables: str) -> dict[str, str]:
+    """Return the environment of a program: not of a CI, and without a C++ compiler unless ``variables`` have a ``PATH``."""
     kept = {
         k: v
         for k, v in os.environ.items()
         if not k.startswith(("GITHUB", "PYTEST")) and k not in ("CI", "FP8PARITY_COMMIT", "PATH")
     }
-    environment = kept | {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160"} | variables
-    with tempfile.TemporaryDirectory() as scratch:
-        environment.setdefault("PATH", without_compiler(Path(scratch)))
-        environment |= INSTALLED
-        # The temporary folders of these sessions go with them. In the usual place each would look through the folders of the tests.
-        environment.setdefault("PYTEST_DEBUG_TEMPROOT", scratch)
-        files = [Path(scratch) / name for name in ("out", "err", "seconds")]
-        serve()
-        process = CONTEXT.Process(target=_child, args=(program, arguments, cwd, environment, files, output))
-        process.start()
-        yield process, files
-
-
-def run(program: str, *arguments: str, **terms: Any) -> Done:
-    """Run a program to its end. ``terms`` are those of ``started``."""
-    with started(program, *arguments, **terms) as (process, files):
-        process.join(TIMEOUT)
-        if process.exitcode is None:
-            process.kill()
-            raise TimeoutError(f"{program} {' '.join(arguments)} took longer than {TIMEOUT} s")
-        out, err, seconds = (f.read_text() for f in files)
-        return Done(process.exitcode, out, err, float(seconds))
+    own = {"PYTHONPATH": os.pathsep.join(path), "COLUMNS": "160", "PYTEST_DEBUG_TEMPROOT": str(scratch)}
+    own |= INSTALLED | variables
+    if "PATH" not in variables:
+        own["PATH"] = without_compiler(scratch)
+    return kept | own
 
 
 def without_compiler(folder: Path) -> str:
-    """A search path on which there is git and no C++ compiler: the emulation then runs eagerly, and nothing waits for compilation."""
+    """Return a search path with git and without a C++ compiler: the emulation then runs eagerly."""
     for name in ("git", "python3"):
         found = shutil.which(name)
         if found and not (folder / name).exists():
@@ -158,31 +115,25 @@ def without_compiler(folder: Path) -> str:
     return str(folder)
 
 
-def _child(
-    program: str,
-    arguments: Sequence[str],
-    cwd: Path,
-    environment: Mapping[str, str],
-    files: Sequence[Path],
-    output: Connection | None = None,
-) -> None:
-    gc.freeze()  # what was imported before lives to the end: pytest's search for garbage takes 0.6 s less
-    os.chdir(cwd)
-    forked.take(environment)
-    sys.path[:0] = [str(cwd), *environment["PYTHONPATH"].split(os.pathsep)]
-    for number, file in enumerate(files[:2], 1):
-        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT), number)
-    if output is not None:
-        os.dup2(output.fileno(), 1)
-    if program == "pytest":
-        if "-n" in arguments:  # the helper is another fork of this large process: a sixth of a short session
-            fork_workers.install()
-        code = int(pytest.main([*CHOSEN, *arguments]))
-    else:
-        from fp8parity.cli import main
-
-        code = main(arguments)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    files[2].write_text(f"{time.process_time():.3f}")
-    os._exit(code)
+@contextmanager
+def _kept() -> Iterator[None]:
+    """Put back what a session in this process changes: imported modules of its folder, and what its plugins registered."""
+    before, hooks = dict(sys.modules), list(sys.meta_path)
+    registries = [(r, dict(r)) for r in (recipes.RECIPES, ADAPTERS, CHECKS, corpus.CORPORA)]
+    for cache in (provenance.commit, emulation.kernel):
+        cache.cache_clear()
+    try:
+        yield
+    finally:
+        for registry, content in registries:
+            registry.clear()
+            registry.update(content)  # type: ignore[arg-type]  # its own content
+        sys.meta_path[:] = hooks
+        shared = (sys.prefix, FIXTURES, str(Path(os.__file__).parent))
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if before.get(name) is not module and not (file or sys.prefix).startswith(shared):
+                sys.modules.pop(name)
+        sys.modules |= {name: module for name, module in before.items() if name not in sys.modules}
+        for cache in (provenance.commit, emulation.kernel):
+            cache.cache_clear()

@@ -7,10 +7,11 @@ import random
 from typing import Any
 
 import sessions
-from fp8parity.judging import loss, loss_goldens, numerics
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging import loss, numerics
 from fp8parity.judging.policy import LossRow
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references import loss as loss_goldens
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.provenance import Provenance

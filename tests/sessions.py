@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fp8parity import recipes
 from fp8parity.checks import RunSpec, attention, short_run, state, stress
-from fp8parity.judging import goldens, policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
@@ -70,13 +70,13 @@ def on_cpu(records: Path) -> Session:
 @cache
 def stored() -> tuple[Goldens, Policy]:
     """The project's own goldens and policy. Nothing in them changes, so they are read once."""
-    return goldens.load(GOLDEN), policy.load(GOLDEN, DAY)
+    return references.load(GOLDEN), policy.load(GOLDEN, DAY)
 
 
 def verdict(record: Measurements, folder: Path = GOLDEN) -> Verdict:
     """The verdict on one numerics record."""
     [evaluation] = evaluate(
-        [record], *(stored() if folder == GOLDEN else (goldens.load(folder), policy.load(folder, DAY)))
+        [record], *(stored() if folder == GOLDEN else (references.load(folder), policy.load(folder, DAY)))
     )
     [found] = evaluation.verdicts
     return found

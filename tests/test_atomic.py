@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import reports
 from fp8parity import report as formats
-from fp8parity.judging import measured_numbers
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey, Source
+from fp8parity.judging.references import numbers as measured_numbers
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
 from fp8parity.records import atomic, sets
 from fp8parity.records.cell import Execution
 from fp8parity.records.storage import load_records

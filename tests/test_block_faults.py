@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging import speed
 from fp8parity.judging.policy import SpeedRow
+from fp8parity.judging.references import pooling
 from fp8parity.records.schema import Throughput
 from fp8parity.records.times import BlockShape
 from fp8parity.workload.shapes import TIMED_BLOCKS
@@ -29,7 +30,7 @@ def row() -> SpeedRow:
 
 
 def judged(record: Throughput, row: SpeedRow, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, speed_goldens.updated(None, [golden or block()]), row)
+    found = speed.judge(record, pooling.updated(None, [golden or block()]), row)
     assert found.check == "block throughput"
     return found.status, found.headline
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import speed_goldens
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.goldens import Goldens
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens, pooling, store
+from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, TimeSplit
 from fp8parity.records.sets import load, machines, save
@@ -58,10 +58,10 @@ def test_a_set_keeps_them_apart_and_whole(tmp_path):
 
 
 def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
-    [first] = speed_goldens.store(tmp_path, made(1.5, block=SHAPE), ROW)
-    speed_goldens.store(tmp_path, made(1.2), ROW)
-    assert first == f"{GPU}, base block, te-current native: 1.500x"
-    stored = speed_goldens.load(tmp_path)
+    [first] = pooling.store(tmp_path, made(1.5, block=SHAPE), ROW)
+    pooling.store(tmp_path, made(1.2), ROW)
+    assert first.startswith(f"{GPU}, base block: + te-current native: ")
+    stored = store.load(tmp_path, SpeedGolden)
     assert set(stored) == {(GPU, "base", "training-step"), (GPU, "base", "block")}
     [found] = evaluate([made(1.5, block=SHAPE), made(1.2)], Goldens(throughput=stored), POLICY)
     assert [(v.check, v.status) for v in found.verdicts] == [("block throughput", "pass"), ("throughput", "pass")]
@@ -72,7 +72,7 @@ def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_pa
     [found] = evaluate([other, SPLIT], Goldens(), POLICY)
     assert found.verdicts == ()
     with pytest.raises(ValueError, match="its setting is not that of the suite: sequence 8192"):
-        speed_goldens.store(tmp_path, other, ROW)
+        pooling.store(tmp_path, other, ROW)
 
 
 def test_shares_are_of_all_kernels_and_the_gaps():

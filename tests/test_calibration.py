@@ -13,8 +13,8 @@ from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import _cells, _quantizing, changed, table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
-from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.policy.rows import Band
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.workload.presets import presets

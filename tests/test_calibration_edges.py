@@ -12,8 +12,8 @@ import pytest
 from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.judging import calibration
 from fp8parity.judging.calibration import Line, calibrate, calibrate_records, canary_ratios
-from fp8parity.judging.number_rows import Band
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.policy.rows import Band
 from fp8parity.records.schema import Measurement, Measurements, NonFinite, Trajectory
 
 BANDED = Policy(path=Path("policy.toml"), band=(Band(check=("canary",), band=0.5, why="a made-up row"),))

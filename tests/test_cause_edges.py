@@ -6,11 +6,11 @@ import math
 
 import pytest
 import two_sides
-from fp8parity.judging.bounds import Limits
 from fp8parity.judging.causes import Part, Seen, accumulator, causes, local, one_direction, unquantized
-from fp8parity.judging.measured_numbers import MeasuredNumbers
-from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.policy.rows import Rule
+from fp8parity.judging.references.limits import Limits
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from trajectories import PROVENANCE

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fp8parity import cli
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.stats import seeds_needed
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Cell, Execution
@@ -221,7 +221,7 @@ def test_bounds_of_a_first_step_are_means_over_seeds(first_steps, bounds):
 def test_bounds_of_a_first_step_judge_it(first_steps, bounds, tmp_path):
     bounds(FIRST_STEP + LOSS, "--write")
     controls = [r for r in trajectories(load_records(tmp_path / "set")) if r.cell.is_control]
-    write_json(path_of(tmp_path, "nano", "topics"), from_runs(controls, []))
+    write_json(tmp_path / "loss" / "nano-topics.json", from_runs(controls, []))
     main(["judge", str(tmp_path / "set"), "--golden-dir", str(tmp_path), "--report", str(tmp_path / "r.json")])
     verdicts = {v["cell"]["recipe"]: v for v in json.loads((tmp_path / "r.json").read_text())["verdicts"]}
     lines = dict(verdicts["te-current"]["lines"])

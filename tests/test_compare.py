@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 import two_sides
-from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow
+from fp8parity.judging.policy.rows import Rule
 from fp8parity.records.schema import NonFinite
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared

@@ -9,7 +9,7 @@ import two_sides
 from fp8parity.cli import main
 from fp8parity.judging.compare import compare
 from fp8parity.judging.completeness import beyond_versions
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.references import Goldens
 from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.recipes.registry import package_skip_reason
 from fp8parity.records import manifest

@@ -7,15 +7,15 @@ import math
 
 import pytest
 import two_sides
-from fp8parity.judging import goldens, policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.compare import Comparison, compare
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.policy.rows import Band, Rule
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from remembered import GOLDEN
+from sessions import GOLDEN
 from two_sides import POLICY, WHY, change
 
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
@@ -95,5 +95,5 @@ def test_gates_of_an_h100_and_an_h200_do_not_blame_a_recipe(order):
     old, new = [sets.load([GOLDEN / "records" / name]) for name in ("h100-gate-sixth.zip", "h200-gate-fifth.zip")][
         ::order
     ]
-    found = compare(old, new, goldens.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 23)))
+    found = compare(old, new, references.load(GOLDEN), policy.load(GOLDEN, datetime.date(2026, 11, 23)))
     assert (found.code, found.having("regression")) == (0, [])

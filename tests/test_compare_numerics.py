@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import two_sides
 from fp8parity.judging.compare import compare
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.known_failures import Expected, KnownFailure, KnownFailures
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
+from fp8parity.judging.policy.known_failures import Expected, KnownFailure, KnownFailures
+from fp8parity.judging.policy.rows import Band, Rule
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from two_sides import POLICY, WHY, change, compared

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import two_sides
 from fp8parity.judging.compare import Update, compare
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.references import Goldens
 from two_sides import JITTER, POLICY, compared
 
 VERSIONS = "(torch 2.12.0 -> 2.13.0)."

@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 import two_sides
-from fp8parity.judging import loss_goldens
 from fp8parity.judging.compare import compare
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.verdict import Status, VerdictChange
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Probed

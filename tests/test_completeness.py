@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging.completeness import doubts, missing
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from fp8parity.records.provenance import Provenance
@@ -33,7 +33,7 @@ def golden(trajectory, tmp_path) -> Path:
     folder = tmp_path / "golden"
     folder.mkdir()
     (folder / "policy.toml").write_text(TOML)
-    write_json(path_of(folder, "nano", "topics"), from_runs([trajectory(seed=s) for s in range(3)], []))
+    write_json(folder / "loss" / "nano-topics.json", from_runs([trajectory(seed=s) for s in range(3)], []))
     return folder
 
 

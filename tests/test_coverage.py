@@ -8,17 +8,16 @@ from pathlib import Path
 
 import gemm_records
 import pytest
-from fp8parity.judging import gemm_goldens
-from fp8parity.judging.claims import Claim
 from fp8parity.judging.coverage import misspelt, unused
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.known_failures import KnownFailure, KnownFailures
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Complete, Numbers, Rule, Trend
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.speed_entries import SpeedGolden
+from fp8parity.judging.policy.claims import Claim
+from fp8parity.judging.policy.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.policy.rows import Band, Complete, Numbers, Rule, Trend
+from fp8parity.judging.references import Goldens, pooling
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
+from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import AnyRecord, Measurement, Measurements
 from timings import GPU, HERE, made
@@ -136,7 +135,7 @@ def test_a_throughput_golden_that_nothing_was_timed_for_is_named(lines, goldens)
 
 def test_a_golden_of_gemms_that_nothing_was_multiplied_for_is_named(lines, goldens):
     record = gemm_records.made()
-    golden = gemm_goldens.updated(None, [record])
+    golden = pooling.updated(None, [record])
     policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
     stored = replace(
         goldens, gemms={(GPU, "codonfm-5b"): golden, (GPU, "1b"): golden, ("NVIDIA B200", "codonfm-5b"): golden}

@@ -12,7 +12,6 @@ import inputs
 import projects
 import pytest
 from fp8parity.cli import main
-from fp8parity.gate.feed import Feed
 from fp8parity.gate.fixture import ParityFixture
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
@@ -168,10 +167,9 @@ def test_everything_is_printed_through_the_sink():
 def test_a_failing_test_shows_text():
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
     red = Verdict(cell=cell, check="gemm", status="fail", headline=EVIL, lines=[(EVIL, EVIL)])
-    context = SimpleNamespace(feed=Feed(None, "main"))
-    found = ParityFixture(SimpleNamespace(user_properties=[], nodeid="x"), context)  # type: ignore[arg-type]  # it uses no more of an item
+    found = ParityFixture(SimpleNamespace(user_properties=[], nodeid="x"), SimpleNamespace())  # type: ignore[arg-type]  # it uses no more of an item
     with pytest.raises(pytest.fail.Exception) as raised:
-        found._report(cell, "gemm", lambda: red)
+        found._report([(cell, lambda: red)], "gemm")
     assert "[/usr/lib/x.so]" in str(raised.value)
     assert not COMMAND.search(str(raised.value)) and "\x1b" not in str(raised.value)
 

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import gemm_records
 import pytest
-from fp8parity.judging import speed_goldens
 from fp8parity.judging.evaluate import evaluate, looks
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.known_failures import Expected, KnownFailure, KnownFailures
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, Policy, SpeedRow
+from fp8parity.judging.policy.known_failures import Expected, KnownFailure, KnownFailures
+from fp8parity.judging.policy.rows import Rule
+from fp8parity.judging.references import Goldens, pooling
+from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from narrowed import some
@@ -112,7 +111,7 @@ def test_each_kind_of_record_is_judged(runs, goldens, trajectory):
 
 @pytest.mark.parametrize(("device", "status"), [(GPU, "pass"), ("NVIDIA Other", "no-golden")])
 def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
-    golden = speed_goldens.updated(None, [made()])
+    golden = pooling.updated(None, [made()])
     timing = made(provenance=HERE.model_copy(update={"device": device}))
     [found] = evaluate([timing], Goldens(throughput={(GPU, "base", "training-step"): golden}), POLICY)
     assert [v.status for v in found.verdicts] == [status]

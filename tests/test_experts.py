@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from documents import RECIPES as PAGE
 from documents import example
-from fp8parity.judging import goldens
+from fp8parity.judging import references
 from fp8parity.numerics import prng
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution, Mode
@@ -141,7 +141,7 @@ def test_initial_weights_of_a_mixture_are_pinned():
 
 def test_goldens_of_dense_models_are_not_stale():
     """``experts`` is younger than they are. A mixture has another hash than the dense model of its dimensions."""
-    stored = goldens.load(GOLDEN).loss
+    stored = references.load(GOLDEN).loss
     for name, preset in presets().items():
         if (name, preset.corpus) in stored:
             assert stored[name, preset.corpus].spec_hash == spec_hash(preset.model, preset.schedule, preset.corpus)

@@ -2,16 +2,11 @@
 
 import errno
 import json
-import math
 import os
 
 import pytest
-from fp8parity.judging import loss_goldens
-from fp8parity.judging.loss_goldens import from_runs, path_of, refuse
-from fp8parity.judging.loss_store import changes, store
-from fp8parity.records.schema import NonFinite
 from fp8parity.records.storage import checksum, load_record, load_records, name_of, read_json, write_json
-from narrowed import load_trajectory, some
+from narrowed import load_trajectory
 
 
 def test_records_keep_every_bit(trajectory, tmp_path):
@@ -78,71 +73,3 @@ def test_a_full_disk_leaves_the_old_file_and_no_part(trajectory, tmp_path, monke
         write_json(path, trajectory(seed=5))
     assert path.read_text() == old
     assert os.listdir(tmp_path) == ["r.json"]
-
-
-def test_whole_runs_of_bf16_may_become_a_golden(trajectory):
-    assert refuse([trajectory(seed=s) for s in range(3)], 3) is None
-
-
-@pytest.mark.parametrize(
-    ("made", "least", "words"),
-    [
-        ({}, 8, "asks for 8"),
-        ({"recipe": "te-current"}, 1, "never becomes its own reference"),
-        ({"non_finite": NonFinite(step=2, where="x")}, 1, "non-finite at step 2 (x)"),
-        ({"loss": [math.nan] * 12}, 1, "key seeds.0.loss.0: Input should be"),
-        ({"grad_norm": [1.0] * 11}, 1, "key seeds.0: 12 losses and 11 gradient norms"),
-        ({"validation": [(11, math.inf)]}, 1, "key seeds.0.validation.0.1: Input should be"),
-        ({"schedule": {"steps": 12, "tail": -5}}, 1, "schedule: tail is -5"),
-    ],
-)
-def test_goldens_refuse(trajectory, made, least, words):
-    assert words in some(refuse([trajectory(**made)], least))
-
-
-def test_goldens_refuse_an_uncommitted_tree(trajectory):
-    dirty = trajectory().provenance.model_copy(update={"dirty": True})
-    why = some(refuse([trajectory(provenance=dirty)], 1))
-    assert why == "the working tree has uncommitted changes; commit first, so that the golden names its code"
-
-
-def test_goldens_refuse_a_ci(trajectory, monkeypatch):
-    monkeypatch.setenv("CI", "true")
-    assert "CI never records" in some(refuse([trajectory(seed=s) for s in range(3)], 3))
-
-
-def test_a_refused_golden_is_not_written(trajectory, tmp_path):
-    with pytest.raises(ValueError, match="golden of nano refused: 1 seeds; .* asks for 2"):
-        store(tmp_path, [trajectory()], [], 2)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_new_golden_is_told(trajectory, tmp_path):
-    runs = [trajectory(seed=s) for s in range(2)]
-    tail = sum(sum(r.loss[-4:]) for r in runs) / 8
-    assert store(tmp_path, runs, [], 2) == [f"nano on topics: new, 2 seeds, tail loss {tail:.4f}"]
-    assert store(tmp_path, runs, [], 2) == ["nano on topics: unchanged to the bit"]
-
-
-def test_updates_are_signed(trajectory, tmp_path):
-    runs = [trajectory(seed=s) for s in range(2)]
-    store(tmp_path, runs, [], 2)
-    worse = [trajectory(seed=0, gap=0.01), runs[1], trajectory(seed=2)]
-    lines = store(tmp_path, worse, [], 2)
-    assert any("seed 0 tail loss" in line and "(+1.000%)" in line for line in lines)
-    assert any("seeds 2 -> 3" in line for line in lines)
-    assert any("seed 2: new, " in line for line in lines)
-
-
-def test_goldens_are_found_by_model_and_corpus(trajectory, tmp_path):
-    store(tmp_path, [trajectory(seed=s) for s in range(2)], [], 2)
-    found = loss_goldens.load(tmp_path)
-    assert set(found) == {("nano", "topics")}
-    stored = found["nano", "topics"]
-    assert changes(stored, stored) == ["nano on topics: unchanged to the bit"]
-
-
-def test_a_golden_under_another_one_s_name_is_refused(trajectory, tmp_path):
-    write_json(path_of(tmp_path, "other", "topics"), from_runs([trajectory()], []))
-    with pytest.raises(ValueError, match=r"other-topics.json: is of nano on topics; rename it"):
-        loss_goldens.load(tmp_path)

@@ -3,12 +3,12 @@
 import pytest
 from fp8parity import recipes
 from fp8parity.judging import loss
-from fp8parity.judging.bounds import limits
 from fp8parity.judging.gradients import PART, TOTAL, numbers_of
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.policy.rows import Band, Rule
+from fp8parity.judging.references.limits import limits
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.verdict import Failing
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurement

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 WITHOUT_BLOCK = """
 from fp8parity.gate import selection
 there = selection.skip_reason
-selection.skip_reason = lambda recipe, *rest: "needs the package x" if recipe.name == "te-block" else there(recipe, *rest)
+PATCH.setattr(selection, "skip_reason", lambda r, *rest: "needs the package x" if r.name == "te-block" else there(r, *rest))
 """
 ALL = ("bf16", *gates.RECIPES)
 
@@ -50,9 +50,8 @@ def test_who_selects_the_control_alone_wants_no_recipe(gate, arguments, given, c
     assert f"Accept: {checks}" in done.stdout
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_a_required_cell_that_k_removed_is_named(gate, workers):
-    done = gate("-k", "te-current and emulated", "--require", "te-*-emulated", *workers)
+def test_a_required_cell_that_k_removed_is_named(gate):
+    done = gate("-k", "te-current and emulated", "--require", "te-*-emulated")
     assert done.returncode == 1
     assert "fp8-parity: required cell te-block-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
     assert "fp8-parity: required cell te-mxfp8-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
@@ -62,8 +61,7 @@ def test_a_required_cell_that_k_removed_is_named(gate, workers):
     )
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one process", "xdist"])
-def test_a_required_cell_that_k_left_in_part_is_named(tmp_path, workers):
+def test_a_required_cell_that_k_left_in_part_is_named(tmp_path):
     """-k codes leaves one of the checks of a recipe's linear. The others are in the same file."""
     terms = (
         "suites/numerics/test_numerics.py",
@@ -73,7 +71,6 @@ def test_a_required_cell_that_k_left_in_part_is_named(tmp_path, workers):
         "te-current",
         "--parity-records",
         str(tmp_path),
-        *workers,
     )
     whole = run("pytest", *terms)
     assert whole.returncode == 0, whole.stdout
@@ -99,7 +96,7 @@ def test_one_suite_alone_removes_no_test_of_a_required_cell(tmp_path):
 
 def test_a_platform_removes_only_cells_of_other_platforms(gate):
     """``-m cpu`` selects the emulated cells. It does not ask for native ones."""
-    done = gate("-m", "cpu", "--require", "te-*", "-n", "1")
+    done = gate("-m", "cpu", "--require", "te-*")
     assert done.returncode == 0, done.stdout
     assert "Accept: all 3 checks are green." in done.stdout
 

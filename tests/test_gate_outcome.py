@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import xml.etree.ElementTree as ElementTree
 from functools import partial
-from pathlib import Path
 
 import gates
 import processes
@@ -59,23 +58,16 @@ def gate(tmp_path):
     return partial(gates.of(tmp_path), "-k", "emulated or own")
 
 
-def suite(path: Path) -> dict[str, str]:
-    """The properties of the whole suite in a JUnit file."""
-    found = ElementTree.parse(path).getroot().find("testsuite/properties")
-    assert found is not None
-    return {p.attrib["name"]: p.attrib["value"] for p in found}
-
-
 @pytest.mark.parametrize(
     ("arguments", "given", "code", "counts", "says"),
     [
         (
-            ("-n", "2"), {"te_block": "die"}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed (first test_loss_parity[te-block",
+            ("-n", "1"), {"te_block": "die"}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed (first test_loss_parity[te-block",
             "Refuse: te-block emulated on tiny could not be checked (test_loss_parity: the process that ran the test died: worker 'gw",
         ),
         (
-            ("-n", "1", "--max-worker-restart", "0"), {"te_mxfp8": "die"}, 1, "3 selected tests: 1 judged, 0 skipped, 1 crashed",
-            "1 missing (first test_loss_parity[te-",
+            ("-n", "1", "--max-worker-restart", "0"), {"te_block": "die"}, 1, "3 selected tests: 0 judged, 0 skipped, 1 crashed",
+            "2 missing (first test_loss_parity[te-",
         ),
         (
             (), {"more": FIXTURE.format(when="setup")}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed",
@@ -89,16 +81,13 @@ def suite(path: Path) -> dict[str, str]:
             (), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing (first test_loss_parity[te-b",
             "Refuse: the only check that ran is green, but 3 selected tests: ",
         ),
-        (("-n", "1"), {"te_block": "interrupt"}, 2, "3 selected tests: 0 judged, 0 skipped, 1 crashed", "keyboard-interrupt"),
         (("-x",), {"te_mxfp8": "fail"}, 1, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing", "; stopping after 1 failures"),
-        (("-n", "1", "-x"), {"te_mxfp8": "fail"}, 2, "selected tests: ", "pytest stopped early: stopping after 1 failures"),
         ((), {"more": SILENT}, 1, "3 selected tests: 2 judged, 0 skipped, 0 crashed, 1 missing (first test_loss_parity[te-block", "but 3"),
     ],
-    ids=["worker died", "worker not replaced", "setup", "teardown", "interrupt", "interrupt of a worker", "-x", "-x xdist", "silent"],
+    ids=["worker died", "worker not replaced", "setup", "teardown", "interrupt", "-x", "silent"],
 )  # fmt: skip
 def test_what_was_not_judged_is_counted_and_refused(gate, tmp_path, arguments, given, code, counts, says):
-    written = ("--junitxml", "out.xml", "--parity-report", "out.json")
-    done = gate(*arguments, *written, environment=ACTIONS, **given)
+    done = gate(*arguments, "--parity-report", "out.json", environment=ACTIONS, **given)
     assert done.returncode == code, done.stdout
     assert "Accept" not in done.stdout
     report = json.loads((tmp_path / "out.json").read_text())
@@ -107,10 +96,6 @@ def test_what_was_not_judged_is_counted_and_refused(gate, tmp_path, arguments, g
     assert report["sentence"] in done.stdout
     assert not report["green"]
     assert any(counts in line for line in done.stdout.splitlines() if line.startswith("::error title=fp8-parity::"))
-    found = suite(tmp_path / "out.xml")
-    assert found["sentence"] == report["sentence"]
-    assert found["missing"] == str(len(report["outcome"]["missing"]))
-    assert found["crashed"] == str(len(report["outcome"]["crashed"]))
 
 
 def test_the_user_s_own_interrupt_is_named(gate):
@@ -156,19 +141,18 @@ def test_a_failing_test_without_a_cell_is_no_accept(gate, tmp_path):
 def test_a_session_without_cells_has_no_sentence(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ("fp8parity.gate.plugin",)\n')
     (tmp_path / "test_own.py").write_text("def test_own():\n    assert 1 == 2\n")
-    for arguments in ((), ("-n", "1")):
-        done = processes.run("pytest", *arguments, cwd=tmp_path)
-        assert done.returncode == 1
-        assert "Refuse" not in done.stdout
+    done = processes.run("pytest", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Refuse" not in done.stdout
 
 
 def test_a_session_that_was_judged_whole_is_accepted(gate, tmp_path):
-    done = gate("--junitxml", "out.xml", "-n", "2")
+    done = gate("--junitxml", "out.xml")
     assert done.returncode == 0, done.stdout
     assert "Accept: all 3 checks are green." in done.stdout
-    assert suite(tmp_path / "out.xml") == {
-        "sentence": "Accept: all 3 checks are green.", "selected": "3", "judged": "3", "skipped": "0", "crashed": "0", "missing": "0",
-    }  # fmt: skip
+    assert set(properties(tmp_path / "out.xml")) >= {
+        f"test_loss_parity[{name}-tiny-emulated]" for name in gates.RECIPES
+    }
 
 
 @pytest.mark.parametrize("more", [XFAIL, WASXFAIL], ids=["marker", "report"])
@@ -202,14 +186,6 @@ def test_a_test_of_the_user_s_own_that_is_an_xfail_stays_one(gate, tmp_path):
     (tmp_path / "test_own.py").write_text("import pytest\n@pytest.mark.xfail\ndef test_own():\n    assert 1 == 2\n")
     done = gate("test_own.py")
     assert done.returncode == 0 and "1 xfailed" in done.stdout
-
-
-def test_two_sessions_with_one_id_of_xdist_are_two_sessions(gate, tmp_path):
-    """Otherwise the second one would take the records of the first, whatever made them."""
-    for _ in range(2):
-        assert gate("-n", "1", "--testrunuid", "nightly").returncode == 0
-    made = manifest.load([tmp_path / ".parity"])
-    assert len({m.session for m in made}) == len(made) == 2
 
 
 def test_the_manifest_says_which_test_crashed_after_its_records(gate, tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging import gemm_goldens
+from fp8parity.judging.references import pooling
 from gemm_records import changed, judged, made
 
 FUSED = ["triton_red_fused_0", "triton_per_fused_1"]
@@ -13,7 +13,7 @@ UPGRADED = made().provenance.model_copy(update={"packages": {**made().provenance
 def test_another_compiler_may_fuse_casts_as_it_sees_fit():
     """Then no cast is timed alone. One that costs time is still seen."""
     fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
-    golden = gemm_goldens.updated(None, [fused])
+    golden = pooling.updated(None, [fused])
     more = changed(
         made(casts=[], provenance=UPGRADED),
         "up fprop training",
@@ -34,7 +34,7 @@ def test_another_compiler_may_fuse_casts_as_it_sees_fit():
 def test_the_same_compiler_fuses_casts_alike(kernels, words):
     fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
     other = changed(fused, "up fprop training", kernels=[*kernels, "nvjet_sm90_qqtst"])
-    verdict = judged(other, gemm_goldens.updated(None, [fused]))
+    verdict = judged(other, pooling.updated(None, [fused]))
     assert (verdict.status, verdict.headline) == ("fail", f"up fprop training: {words}")
 
 
@@ -42,7 +42,7 @@ def test_each_entry_has_its_own_packages():
     """Another recipe of the file was stored with newer ones. A sound record with these is no extra cast, because a compiler fused it."""
     fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
     other = made(cell=made().cell.model_copy(update={"recipe": "te-block"}), provenance=UPGRADED)
-    golden = gemm_goldens.updated(gemm_goldens.updated(None, [fused]), [other])
+    golden = pooling.updated(pooling.updated(None, [fused]), [other])
     assert golden.provenance == UPGRADED
     more = changed(
         made(casts=[], provenance=UPGRADED),

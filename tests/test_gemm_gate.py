@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fp8parity.gate import selection
-from fp8parity.judging import known_failures
+from fp8parity.judging.policy import known_failures
 from fp8parity.recipes import registry
 from fp8parity.recipes.matrix import gemm_cells
 from fp8parity.recipes.registry import RECIPES

@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import pytest
-from fp8parity.judging import gemm_goldens, gemms
+from fp8parity.judging import gemms
 from fp8parity.judging.gemm_sums import total
 from fp8parity.judging.policy import GemmRow
+from fp8parity.judging.references import pooling
 from fp8parity.judging.verdict import GemmDetail, Verdict
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes
 from gemm_records import ROW, changed, made, slower, watched
@@ -27,7 +28,7 @@ def at(places: tuple[str, ...], **changes: object) -> GemmTimes:
 
 
 def judged(record: GemmTimes, golden: GemmTimes | None = None, row: GemmRow = ROW, **entry: Any) -> Verdict:
-    stored = gemm_goldens.updated(None, [golden or made()])
+    stored = pooling.updated(None, [golden or made()])
     cells = {name: cell.model_copy(update=entry) for name, cell in stored.cells.items()}
     return gemms.judge(record, stored.model_copy(update={"cells": cells}), row)
 
@@ -136,7 +137,7 @@ def test_a_gemm_that_writes_its_result_in_another_way_is_told(now, told):
 
 def test_the_share_at_the_power_limit_may_move_by_its_limit():
     row = ROW.model_copy(update={"capped": 0.25})
-    entry = gemm_goldens.entry_of(made(watch=watched(power_capped=0.25)))
+    entry = pooling.gemm_entry(made(watch=watched(power_capped=0.25)))
     assert gemms.disturbed(made(watch=watched(power_capped=0.5)), row, entry) is None
     more = gemms.disturbed(made(watch=watched(power_capped=0.6)), row, entry)
     assert more == "the GPU was at its power limit in 60% of the samples, and in 25% of the golden's"
@@ -148,7 +149,7 @@ def test_a_record_without_gemms_has_no_pairs():
 
 def test_bf16_may_move_by_its_band():
     record = slower(made(), 1.25)
-    moved = abs(total(record, GemmMode.KERNEL).bf16_tflops / gemm_goldens.entry_of(made()).bf16_tflops - 1)  # type: ignore[operator]
+    moved = abs(total(record, GemmMode.KERNEL).bf16_tflops / pooling.gemm_entry(made()).bf16_tflops - 1)  # type: ignore[operator]
     for band, status in ((moved, "pass"), (math.nextafter(moved, 0), "drift")):
         assert judged(record, row=ROW.model_copy(update={"bf16_band": band})).status == status
 

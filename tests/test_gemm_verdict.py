@@ -8,10 +8,10 @@ import sessions
 import timings
 from faults import gemm_times
 from faults.fault import Bench
-from fp8parity.judging import gemm_goldens, gemms
+from fp8parity.judging import gemms
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import cached_total, row, sums, total
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.references import Goldens, pooling
 from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, judged, made, slower, watched
 
@@ -73,7 +73,7 @@ def test_an_interval_that_ends_at_the_edge_of_the_band(low, high, status):
         times = {"bf16_seconds": [low] * 4 + [high] * 5, "recipe_seconds": [1.0] * 9}
         return made(gemms=[g.model_copy(update=times) for g in made().gemms])
 
-    golden = gemm_goldens.updated(None, [of(2.0, 2.0)])
+    golden = pooling.updated(None, [of(2.0, 2.0)])
     record = of(low, high)
     entry = golden.cells["te-current native"].model_copy(
         update={"bf16_tflops": total(record, GemmMode.KERNEL).bf16_tflops}
@@ -89,7 +89,7 @@ def test_bf16_that_moved_is_no_fault_of_the_recipe():
 
 
 def test_a_golden_that_was_capped_expects_a_cap():
-    golden = gemm_goldens.updated(None, [made(watch=watched(power_capped=1.0))])
+    golden = pooling.updated(None, [made(watch=watched(power_capped=1.0))])
     assert judged(made(watch=watched(power_capped=0.9)), golden).status == "pass"
 
 
@@ -102,7 +102,7 @@ def test_without_a_golden_faults_of_every_machine_are_still_found():
 def test_a_gemm_that_only_the_golden_has_is_lost():
     """The head is in no sum, so nothing else would miss it."""
     whole = made("llama3-8b")
-    golden = gemm_goldens.updated(None, [whole])
+    golden = pooling.updated(None, [whole])
     for count, words in (
         (1, "lm_head fprop kernel is lost: the golden has it"),
         (6, "lm_head fprop kernel is lost (and 5 more): the golden has it"),
@@ -110,7 +110,7 @@ def test_a_gemm_that_only_the_golden_has_is_lost():
         head = [g for g in whole.gemms if g.part == "model"][:count]
         found = judged(whole.model_copy(update={"gemms": [g for g in whole.gemms if g not in head]}), golden)
         assert (found.status, found.headline) == ("error", words)
-    fewer = gemm_goldens.updated(None, [whole.model_copy(update={"gemms": whole.gemms[:-1]})])
+    fewer = pooling.updated(None, [whole.model_copy(update={"gemms": whole.gemms[:-1]})])
     assert judged(whole, fewer).headline == "the golden has no lm_head wgrad training"
 
 
@@ -199,7 +199,7 @@ def test_a_row_says_how_a_gemm_ran():
 
 def test_evaluate_judges_gemms_with_the_policy_of_this_project():
     rules = sessions.stored()[1]
-    stored = Goldens(gemms={(GPU, "codonfm-5b"): gemm_goldens.updated(None, [made()])})
+    stored = Goldens(gemms={(GPU, "codonfm-5b"): pooling.updated(None, [made()])})
     (found,) = evaluate([made(), made(tool="te-benchmark"), gemm_records.main_grads(made())], stored, rules)
     assert [(v.check, v.status) for v in found.verdicts] == [("GEMM throughput", "pass")]
 

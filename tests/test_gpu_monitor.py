@@ -7,7 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging import speed
+from fp8parity.judging.references import pooling, store
+from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.times import Watch
 from fp8parity.timing import monitor as gpu_monitor
 from timings import GPU, ROW, made
@@ -15,8 +17,8 @@ from timings import GPU, ROW, made
 
 @pytest.fixture
 def golden(tmp_path):
-    speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
+    pooling.store(tmp_path, made(), ROW)
+    return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
 
 
 class FakeNvml(SimpleNamespace):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from fp8parity.judging import inventories
+from fp8parity.judging.references import inventories
 from fp8parity.numerics import prng
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.recipes import RECIPES, Recipe, apply

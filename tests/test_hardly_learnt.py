@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import paired
 import pytest
-from fp8parity.judging.loss_goldens import from_runs
 from fp8parity.judging.policy import LossRow
+from fp8parity.judging.references.loss import from_runs
 from paired import ROW, SEEDS, STEPS
 
 

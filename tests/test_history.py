@@ -11,7 +11,7 @@ import reports
 from fp8parity.cli import main
 from fp8parity.judging import history as judging
 from fp8parity.judging.history import Judged
-from fp8parity.judging.known_failures import KnownFailures
+from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.verdict import NumericsDetail, Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend

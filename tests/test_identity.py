@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from fp8parity.judging.identity import fault
-from fp8parity.judging.inventories import Inventories
+from fp8parity.judging.references.inventories import Inventories
 from fp8parity.records.schema import Module, Trajectory
 
 Run = Callable[..., Trajectory]

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import loss
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.records.schema import Module
 
 ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import numerics
-from fp8parity.judging.bounds import Limits, few
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule, Trend
 from fp8parity.judging.policy import MetricRow, Policy
+from fp8parity.judging.policy.rows import Band, Rule, Trend
+from fp8parity.judging.references.limits import Limits, few
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 

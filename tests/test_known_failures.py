@@ -7,8 +7,8 @@ import re
 from typing import get_args
 
 import pytest
-from fp8parity.judging import known_failures
-from fp8parity.judging.known_failures import KnownFailures
+from fp8parity.judging.policy import known_failures
+from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.verdict import Status, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement

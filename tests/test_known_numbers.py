@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fp8parity.judging import known_failures, numerics
-from fp8parity.judging.known_failures import KnownFailure, KnownFailures
-from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging import numerics
+from fp8parity.judging.policy import known_failures
+from fp8parity.judging.policy.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fp8parity.checks import gradients, layers
 from fp8parity.judging import numerics
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Source, updated
+from fp8parity.judging.references.numbers import MeasuredNumbers, Source, updated
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes import ConvertedModel

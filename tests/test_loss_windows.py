@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.stats
-from fp8parity.judging import spreads, stats, tolerances
-from fp8parity.judging.loss_goldens import Golden
+from fp8parity.judging import stats, tolerances
 from fp8parity.judging.policy import LossRow
+from fp8parity.judging.references import noise as spreads
+from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.stats import Prior
 from fp8parity.records.schema import Trajectory
 from narrowed import some

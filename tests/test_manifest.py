@@ -208,6 +208,9 @@ def test_a_manifest_that_cannot_be_written_makes_the_session_red(project, tmp_pa
 
 
 BROKEN = """
+import pytest
+
+PATCH = pytest.MonkeyPatch()
 
 def pytest_configure(config):
     from fp8parity.records import manifest
@@ -215,5 +218,8 @@ def pytest_configure(config):
     def full(folder, made):
         raise OSError(28, f"cannot write {folder / made.name}: No space left on device")
 
-    manifest.write = full
+    PATCH.setattr(manifest, "write", full)
+
+def pytest_unconfigure(config):
+    PATCH.undo()
 """

@@ -85,7 +85,7 @@ def test_the_help_has_one_heading_with_every_option(project):
     section = text.split(f"\n{options.GROUP}:\n")[1].split("\n\n")[0]
     for option in options.OPTIONS:
         assert f"  {option.flag}" in section, option.flag
-        assert not option.alias or f"(also {option.bare})" in re.sub(r"\s+", " ", section), option.bare
+        assert not option.short or f"(also {option.short_name})" in re.sub(r"\s+", " ", section), option.short_name
         assert not option.ini or f"  {option.setting} (" in text, option.setting
 
 

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import goldens, loss_goldens, policy
-from fp8parity.judging.measured_numbers import MeasuredNumbers, NumberKey
+from fp8parity.judging import policy, references
+from fp8parity.judging.references.numbers import MeasuredNumbers, NumberKey
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import write_json
 from sessions import DAY, stored
@@ -52,8 +52,8 @@ def test_an_own_file_replaces_the_shipped_one(folder):
 
 def test_own_goldens_stand_beside_the_shipped_ones(folder):
     golden = stored()[0].loss["micro", "topics"]
-    write_json(loss_goldens.path_of(folder, "mine", "topics"), golden.model_copy(update={"model": "mine"}))
-    found = goldens.load(folder)
+    write_json(folder / "loss" / "mine-topics.json", golden.model_copy(update={"model": "mine"}))
+    found = references.load(folder)
     assert found.loss.keys() == stored()[0].loss.keys() | {("mine", "topics")}
     assert found.throughput == stored()[0].throughput
 
@@ -63,7 +63,7 @@ def test_an_own_number_wins_over_a_shipped_one(folder):
     (folder / "numerics" / "sources.csv").write_text(SOURCES)
     (folder / "numerics" / "shared.csv").write_text(f"{HEADER}gemm,fprop sqnr,gaussian,tiny,te-current,native,20,abc\n")
     key = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
-    found, shipped = goldens.load(folder).numbers, stored()[0].numbers
+    found, shipped = references.load(folder).numbers, stored()[0].numbers
 
     def value(numbers: MeasuredNumbers) -> float:
         return numbers.tables["shared"][key].value
@@ -76,7 +76,7 @@ def test_an_own_number_wins_over_a_shipped_one(folder):
 
 def test_without_the_line_a_folder_stands_alone(folder):
     (folder / policy.FILE).write_text(OWN)
-    assert policy.load(folder, DAY).rule == () and goldens.load(folder).loss == {}
+    assert policy.load(folder, DAY).rule == () and references.load(folder).loss == {}
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-tiny-native"):
         policy.load(folder, DAY).loss_row(cell("tiny"))
 
@@ -89,17 +89,6 @@ def test_other_goldens_are_refused(folder):
 
 def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):
     path, adds = tmp_path / policy.FILE, '[[extends]] with goldens = "shipped"'
-    says = f"{path}: cannot be read: No such file or directory. For goldens beside the shipped ones it needs {adds}"
+    says = f"{path}: cannot be read: No such file or directory. To add to the shipped goldens, it needs {adds}"
     with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
         policy.load(tmp_path, DAY)
-
-
-def test_a_folder_of_an_older_layout_is_told_where_its_rows_went(folder):
-    """A folder that has both files is of the layout of today."""
-    (folder / "tolerances.toml").write_text("")
-    assert policy.load(folder, DAY).loss_row(cell("mine")).margin == 0.02
-    path = folder / policy.FILE
-    path.unlink()
-    says = f"{path}: does not exist; {folder} has the tolerances.toml of an older layout (CHANGELOG.md says what replaced it)"
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        policy.load(folder, DAY)

@@ -9,9 +9,9 @@ import pytest
 import torch
 from faults import plants
 from fp8parity.judging import loss, policy
-from fp8parity.judging.loss_goldens import Golden, from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.references.loss import Golden, from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.records.schema import Trajectory

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from fp8parity.judging.rows import Alike, Row, inherited
+from fp8parity.judging.policy.selectors import Alike, Row, inherited
 from fp8parity.numerics.spec import BF16, PLAIN, Operand
 from fp8parity.recipes import RECIPES, Recipe, apply
 from fp8parity.recipes.conversion import linears, nothing_left, placed

@@ -16,7 +16,7 @@ import projects
 import pytest
 import torch
 from fp8parity import cli
-from fp8parity.judging import loss_goldens
+from fp8parity.judging.references import loss as loss_goldens
 from narrowed import load_trajectory
 from processes import started, without_compiler
 from projects import CONVERGENCE, commit, record_golden, start
@@ -103,13 +103,12 @@ def test_a_killed_run_keeps_its_finished_cells_and_is_not_whole(project, capsys)
     record_golden(project)
     commit(project)
     shutil.rmtree(project / ".parity")
-    with started("pytest", *CONVERGENCE, "--recipe", "te-current", "--seeds", "3", cwd=project) as (process, _):
+    with started("pytest", *CONVERGENCE, "--recipe", "te-current", "--seeds", "3", cwd=project) as process:
         deadline = time.time() + 120
         while time.time() < deadline and not list((project / ".parity").glob("te-current*.json")):
             time.sleep(0.01)
         process.kill()
-        process.join()
-    assert process.exitcode == -signal.SIGKILL
+        assert process.wait() == -signal.SIGKILL
     kept = list((project / ".parity").glob("*seed*.json"))
     assert kept
     for path in kept:

@@ -1,4 +1,4 @@
-"""Which rows of the policy judge a number: the last rule, the last band, and both together."""
+"""The policy: which rows judge a number, what a row may hold, and how faults of the file are named."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import sessions
 from fp8parity.judging import numerics
-from fp8parity.judging.bounds import Limits, limits
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.number_rows import Band, Rule
-from fp8parity.judging.policy import GoldenRow, LossRow, MetricRow, Policy, SpeedRow
+from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
+from fp8parity.judging.policy.rows import Band, MetricRow, Rule
+from fp8parity.judging.policy.selectors import Alike, inherited
+from fp8parity.judging.references.limits import Limits, limits
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from narrowed import some
+from rows import row
 
 WHY = "a made-up row"
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.NATIVE)
@@ -29,7 +31,7 @@ def rule(low: float, high: float, **selects: object) -> Rule:
 
 
 def band(width: float, **selects: object) -> Band:
-    return Band.model_validate({"check": "gemm", "band": width, "why": "a made-up band", **selects})
+    return Band.model_validate({"check": "gemm", "band": width, "why": WHY, **selects})
 
 
 def made(*rows: Rule | Band) -> Policy:
@@ -42,117 +44,110 @@ def stored(value: float, execution: Execution = Execution.NATIVE, table: str = "
     return MeasuredNumbers({table: {key: Number(value, "set1")}})
 
 
-def found(rows: Policy, numbers: MeasuredNumbers = MeasuredNumbers(), cell: Cell = CELL) -> Limits | None:  # noqa: B008 - frozen
-    return limits(rows, numbers, cell, "gemm", NUMBER, "NVIDIA H200")
+def found(rows: Policy, numbers: MeasuredNumbers | None = None, cell: Cell = CELL) -> Limits | None:
+    return limits(rows, numbers or MeasuredNumbers(), cell, "gemm", NUMBER, "NVIDIA H200")
 
 
-class TestRows:
-    def test_the_last_rule_wins(self):
-        both = made(rule(0, 99), rule(28, 29, recipe="te-current"))
+class TestSelection:
+    def test_last_rule_and_band_win(self):
+        both = made(rule(0, 99), rule(28, 29, recipe="te-current"), band(2, recipe="te-current"), band(0.5))
         assert some(both.rule_for(CELL, "gemm", NUMBER)).low == 28
-        assert some(both.rule_for(CELL.model_copy(update={"recipe": "te-block"}), "gemm", NUMBER)).low == 0
-
-    def test_the_last_band_wins(self):
-        both = made(band(2, recipe="te-current"), band(0.5))
+        assert some(both.rule_for(CELL.model_copy(update={"recipe": "x"}), "gemm", NUMBER)).low == 0
         assert some(both.band_for(CELL, "gemm", NUMBER)).band == 0.5
 
     @pytest.mark.parametrize(
-        ("table", "narrow", "wide"),
-        [
-            ("loss", LossRow(margin=0.01, model=("nano",), why=WHY), LossRow(margin=0.02, why=WHY)),
-            ("golden", GoldenRow(least_seeds=2, model=("nano",), why=WHY), GoldenRow(least_seeds=8, why=WHY)),
-            (
-                "speed",
-                SpeedRow(band=0.1, memory_band=0.1, model=("nano",), why=WHY),
-                SpeedRow(band=0.2, memory_band=0.2, why=WHY),
-            ),
-        ],
+        ("table", "kind"), [("loss", LossRow), ("golden", GoldenRow), ("speed", SpeedRow), ("gemm", GemmRow)]
     )
-    def test_the_last_row_of_a_table_wins(self, table, narrow, wide):
-        def row(*rows):
+    def test_last_row_of_a_table_wins(self, table, kind):
+        narrow, wide = row(kind, model="nano"), row(kind)
+
+        def chosen(*rows):
             return getattr(Policy.model_validate({"path": Path("p"), table: rows}), f"{table}_row")(CELL)
 
-        assert row(wide, narrow) is narrow
-        assert row(narrow, wide) is wide
+        assert chosen(wide, narrow) is narrow and chosen(narrow, wide) is wide
+        with pytest.raises(ValueError, match=rf"^p: no \[\[{table}\]\] row selects te-current-nano-native"):
+            chosen(row(kind, model="other"))
 
     @pytest.mark.parametrize(
         "selects",
         [
             {"recipe": ["te-block", "te-mxfp8"]}, {"model": "tiny"}, {"execution": "emulated"}, {"corpus": "text:x"},
-            {"metric": "dgrad sqnr"}, {"where": "zero-row"},
+            {"metric": "dgrad sqnr"}, {"where": "zero-row"}, {"check": "large"},
         ],
     )  # fmt: skip
-    def test_a_row_speaks_of_what_it_names_and_of_nothing_else(self, selects):
-        assert made(rule(0, 1, **selects)).rule_for(CELL, "gemm", NUMBER) is None
-        assert made(band(1, **selects)).band_for(CELL, "gemm", NUMBER) is None
+    def test_row_of_another_selection_does_not_apply(self, selects):
+        assert made(rule(0, 1, **selects), band(1, **selects)).number_rows(CELL, "gemm", NUMBER) == (None, None)
 
-    def test_a_row_speaks_of_its_own_check(self):
-        assert made(rule(0, 1)).rule_for(CELL, "large", NUMBER) is None
+    def test_row_of_a_base_selects_the_recipes_that_are_alike(self):
+        alike = (Alike(recipe=("b", "c"), base="a", why=WHY), Alike(recipe=("z",), base="x", why=WHY))
+        rows = [row(LossRow, recipe=names) for names in (("a",), ("a", "c"), ("d",), ())]
+        assert [r.recipe for r in inherited(rows, alike)] == [("a", "b", "c"), ("a", "c", "b"), ("d",), ()]
 
-    def test_how_a_metric_reads(self):
-        row = MetricRow(name=("fprop sqnr", "dgrad sqnr"), better="higher", unit="dB")
-        rows = Policy(path=Path("p"), metric=(row,))
-        assert rows.metric_row("dgrad sqnr") is row
-        assert rows.metric_row("bias") is None
+    def test_metric_has_its_row(self):
+        metric = MetricRow(name=("fprop sqnr", "dgrad sqnr"), better="higher", unit="dB")
+        rows = Policy(path=Path("p"), metric=(metric,))
+        assert rows.metric_row("dgrad sqnr") is metric and rows.metric_row("bias") is None
+        assert metric.shown is False
+
+    def test_rules_that_always_apply_require_their_metrics(self):
+        rules = (
+            rule(0, 1, metric=("a", "b"), always=True),
+            rule(0, 1, metric=("c",), always=True, recipe="te-current"),
+            rule(0, 1, metric=("d",)),
+            rule(0, 1, metric=("e",), always=True, check="other"),
+            rule(0, 1, metric=("f",), always=True, recipe="te-block"),
+        )
+        assert made(*rules).required(CELL, "gemm") == {"a", "b", "c"}
 
 
 class TestLimits:
-    def test_without_a_row_there_are_none(self):
+    @pytest.mark.parametrize(
+        ("rows", "number", "expected"),
+        [
+            ((rule(28, 29),), None, (28, 29, None)),
+            ((rule(28, 29), band(0.25)), 28.5, (28.25, 28.75, None)),
+            ((rule(28, 29), band(0.25)), 28.9, (28.65, 29, None)),
+            ((rule(28, 29), band(0.25)), 30, (29.75, 29, None)),  # allows nothing
+            ((rule(28, 29), band(0.25)), None, (28, 29, "")),
+            ((band(0.25),), 28.5, (28.25, 28.75, None)),
+            ((band(0.25),), None, (-math.inf, math.inf, "")),
+        ],
+    )
+    def test_limits_are_the_intersection_of_rule_and_band(self, rows, number, expected):
+        range_ = some(found(made(*rows), number and stored(number)))
+        assert (range_.low, range_.high, range_.missing) == pytest.approx(expected)
+
+    def test_limits_without_a_row_are_none(self):
         assert found(made()) is None
 
-    def test_a_rule_alone(self):
-        range_ = some(found(made(rule(28, 29))))
-        assert (range_.low, range_.high, range_.missing) == (28, 29, None)
-
-    @pytest.mark.parametrize(
-        ("value", "expected"),
-        [(28.5, (28.25, 28.75)), (28.9, (28.65, 29.0)), (28.1, (28.0, 28.35))],
-    )
-    def test_a_rule_and_a_band_are_intersected(self, value, expected):
-        range_ = some(found(made(rule(28, 29), band(0.25)), stored(value)))
-        assert (range_.low, range_.high) == pytest.approx(expected)
-
-    def test_a_stored_number_outside_of_its_rule_allows_nothing(self):
-        range_ = some(found(made(rule(28, 29), band(0.25)), stored(30)))
-        assert not any(range_.allows(v) for v in (28.5, 29.0, 29.75, 30.0))
-
-    def test_a_band_without_a_number_leaves_the_rule(self):
-        range_ = some(found(made(rule(28, 29), band(0.25))))
-        assert (range_.low, range_.high, range_.missing) == (28, 29, "")
-
-    def test_a_band_alone_without_a_number_judges_nothing(self):
-        range_ = some(found(made(band(0.25))))
-        assert (range_.judges, range_.missing) == (False, "")
-
-    def test_the_ratio_is_1_at_either_edge(self):
+    def test_ratio_is_1_at_either_edge(self):
         range_ = some(found(made(rule(28, 29))))
         assert [range_.ratio(v) for v in (28, 28.5, 29, 30)] == [1, 0, 1, 3]
+        assert not range_.allows(math.nan)
 
-    def test_nan_is_never_inside(self):
-        assert not some(found(made(rule(28, 29)))).allows(math.nan)
-
-
-class TestStandIns:
     @pytest.mark.parametrize("execution", [Execution.NATIVE, Execution.EMULATED])
     @pytest.mark.parametrize("asked", [Execution.NATIVE, Execution.EMULATED, Execution.FUSED])
-    def test_a_shared_number_stands_in_for_another_execution(self, execution, asked):
+    def test_shared_number_stands_in_for_another_execution(self, execution, asked):
         cell = CELL.model_copy(update={"execution": asked})
         assert some(found(made(band(0.25)), stored(28.5, execution), cell)).low == 28.25
 
-    def test_the_execution_s_own_number_comes_first(self):
+    def test_number_of_the_execution_comes_first(self):
         own, other = stored(20.0, Execution.FUSED).tables["shared"], stored(28.5).tables["shared"]
         cell = CELL.model_copy(update={"execution": Execution.FUSED})
         assert some(found(made(band(0.25)), MeasuredNumbers({"shared": {**other, **own}}), cell)).low == 19.75
 
-    def test_a_gpu_s_number_stands_in_for_no_other_execution(self):
-        fused = CELL.model_copy(update={"execution": Execution.FUSED})
-        numbers = stored(28.5, table="nvidia-h200")
-        assert some(found(made(band(0.25, by="gpu")), numbers)).missing is None
-        assert some(found(made(band(0.25, by="gpu")), numbers, fused)).missing == "NVIDIA H200"
-
-    def test_a_gpu_s_number_is_of_that_gpu_alone(self):
-        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table="nvidia-h100"))).missing == "NVIDIA H200"
-        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table="shared"))).missing == "NVIDIA H200"
+    @pytest.mark.parametrize(
+        ("table", "execution", "missing"),
+        [
+            ("nvidia-h200", Execution.NATIVE, None),
+            ("nvidia-h200", Execution.FUSED, "NVIDIA H200"),
+            ("nvidia-h100", Execution.NATIVE, "NVIDIA H200"),
+            ("shared", Execution.NATIVE, "NVIDIA H200"),
+        ],
+    )
+    def test_number_of_a_gpu_counts_for_it_and_its_execution_alone(self, table, execution, missing):
+        cell = CELL.model_copy(update={"execution": execution})
+        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table=table), cell)).missing == missing
 
 
 class TestVerdict:
@@ -160,43 +155,25 @@ class TestVerdict:
     def judged(self, trajectory):
         def make(rows: Policy, *values: float) -> Verdict:
             numbers = [Measurement(metric="fprop sqnr", where=f"place{i}", value=v) for i, v in enumerate(values)]
-            made = trajectory().provenance.model_copy(update={"device": "NVIDIA H100"})
-            record = Measurements(cell=CELL, check="gemm", values=numbers, provenance=made, session="s")
+            provenance = trajectory().provenance.model_copy(update={"device": "NVIDIA H100"})
+            record = Measurements(cell=CELL, check="gemm", values=numbers, provenance=provenance, session="s")
             return numerics.judge(record, rows, MeasuredNumbers())
 
         return make
 
-    def test_a_band_without_numbers_is_judged_by_the_rule_and_says_so(self, judged):
-        verdict = judged(made(rule(28, 29), band(0.25)), 28.01)
+    def test_band_without_numbers_leaves_the_rule_and_says_so(self, judged):
+        rows = made(rule(28, 29), band(0.25))
+        verdict = judged(rows, 28.01)
         assert verdict.status == "pass"
         assert verdict.unmeasured == ["no numbers for gemm (fprop sqnr @ place0); rules only"]
-        assert ("not measured", verdict.unmeasured[0]) in verdict.lines
-        assert judged(made(rule(28, 29), band(0.25)), 27.9).status == "fail"
+        assert judged(rows, 27.9).status == "fail"
+        assert "place2 and 2 more); rules only" in judged(rows, *[28.5] * 5).unmeasured[0]
+        of_gpu = judged(made(rule(28, 29), band(0.25, by="gpu")), 28.5)
+        assert of_gpu.unmeasured == ["no numbers of NVIDIA H100 for gemm (fprop sqnr @ place0); rules only"]
 
-    def test_many_places_are_counted(self, judged):
-        verdict = judged(made(rule(28, 29), band(0.25)), *[28.5] * 5)
-        places = "fprop sqnr @ place0, fprop sqnr @ place1, fprop sqnr @ place2 and 2 more"
-        assert verdict.unmeasured == [f"no numbers for gemm ({places}); rules only"]
-
-    def test_a_gpu_without_numbers_is_named(self, judged):
-        verdict = judged(made(rule(28, 29), band(0.25, by="gpu")), 28.5)
-        assert verdict.unmeasured == ["no numbers of NVIDIA H100 for gemm (fprop sqnr @ place0); rules only"]
-
-    def test_a_number_that_nothing_judges_has_no_golden(self, judged):
-        verdict = judged(made(band(0.25)), 28.5, 5.0)
-        assert (verdict.status, verdict.green) == ("no-golden", False)
-        assert verdict.headline.endswith(
-            "run the check on a machine that you trust, then store its numbers: fp8parity bounds SET --write"
-        )
-
-    def test_one_number_that_was_judged_is_not_enough(self, judged):
-        verdict = judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0)
-        assert verdict.status == "no-golden"
-        assert verdict.headline.startswith(
-            "1 of 2 numbers could not be judged: they have no rule and no measured number; "
-        )
-
-    def test_nan_is_red_though_nothing_judges_it(self, judged):
+    def test_number_that_nothing_judges_has_no_golden(self, judged):
+        assert judged(made(band(0.25)), 28.5, 5.0).status == "no-golden"
+        assert judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0).status == "no-golden"
         assert judged(made(band(0.25)), 28.5, math.nan).status == "fail"
 
 
@@ -207,8 +184,8 @@ LENGTHS = (512, 2048, 8192, 32768)
 def biases(bits: int, chains: int = 128) -> dict[int, float]:
     """Mean relative error, by length, of one chain of sums in an accumulator of ``bits`` fraction bits.
 
-    Sum and product are both truncated to multiples of 2**(floor(log2(larger)) - bits). The products are of two magnitudes of the
-    check's grid (``checks.accumulation``), all positive.
+    Sum and product are truncated to multiples of 2**(floor(log2(larger)) - bits). The products are positive, of two
+    magnitudes of the check's grid (``checks.accumulation``).
     """
     rng = np.random.default_rng(0)
     magnitudes = np.outer([1.0, 0.5, 0.25], [1.0, 1.25, 1.5, 1.75]).ravel()
@@ -224,22 +201,10 @@ def biases(bits: int, chains: int = 128) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-class TestAccumulator:
-    """The floors of the accumulation rules are those of one chain of sums of 13 fraction bits."""
-
-    def floor(self, length: int, value: float) -> tuple[Rule, bool]:
-        rows = sessions.stored()[1]
-        cell = Cell(model="tiny", recipe="ao-rowwise", execution=Execution.NATIVE)
-        row = some(
-            rows.rule_for(cell, "accumulation", Measurement(metric="fprop bias", where=f"K={length}", value=value))
-        )
-        return row, row.low <= value <= row.high
-
-    def test_13_bits_are_inside_and_near_the_floor(self, length):
-        row, inside = self.floor(length, biases(13)[length])
-        assert inside
-        assert row.where == (f"K={length}",)
-        assert biases(13)[length] / row.low > 0.8
-
-    def test_12_bits_are_below_the_floor(self, length):
-        assert not self.floor(length, biases(12)[length])[1]
+def test_floors_of_accumulation_are_those_of_13_bits(length):
+    cell = Cell(model="tiny", recipe="ao-rowwise", execution=Execution.NATIVE)
+    number = Measurement(metric="fprop bias", where=f"K={length}", value=0.0)
+    found = some(sessions.stored()[1].rule_for(cell, "accumulation", number))
+    assert found.where == (f"K={length}",)
+    assert found.low <= biases(13)[length] < 0.8 * found.low
+    assert biases(12)[length] < found.low

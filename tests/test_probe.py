@@ -13,9 +13,9 @@ import pytest
 import torch
 from fp8parity import recipes
 from fp8parity.judging import loss
-from fp8parity.judging.loss_goldens import from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.scaling import SCALE_RULES

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fp8parity.judging import goldens, gradients, measured_numbers, policy
+from fp8parity.judging import gradients, policy, references
 from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records import sets
 from fp8parity.records.schema import AnyRecord, Trajectory
@@ -101,7 +102,7 @@ def test_without_a_number_nothing_is_held_to_it(change):
 
 
 def verdict(records: list[AnyRecord]) -> tuple[Verdict, LossDetail]:
-    [machine] = evaluate(records, goldens.load(GOLDEN), reference()[0])
+    [machine] = evaluate(records, references.load(GOLDEN), reference()[0])
     [(found, detail)] = [(v, v.loss) for v in machine.verdicts if v.cell.recipe == "te-current" and v.loss]
     return found, detail
 

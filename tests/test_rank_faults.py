@@ -7,9 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import fork_ranks
 import pytest
-from fork_ranks import Torchrun
 from fp8parity import checks
 from fp8parity.checks.protocol import Check, Result
 from fp8parity.distributed import launch, report
@@ -19,8 +17,6 @@ from sessions import cell
 pytestmark = pytest.mark.slow
 
 TASK = "rank_faults:first_arm"
-STARTED = ("nothing",)
-"""With these, torchrun and its ranks are started as users start them. With all others they are forked."""
 
 
 @pytest.fixture
@@ -33,8 +29,6 @@ def planted(spec, monkeypatch):
     """Runs a task on two ranks with a fault, and returns its numbers. Programs of tests are found in their folder."""
 
     def run(fault: str, task: str = TASK, program: str = "rank_faults", **terms: float) -> Result:
-        if fault not in STARTED:
-            fork_ranks.install(monkeypatch)
         monkeypatch.setenv("FP8PARITY_PLANT", fault)
         monkeypatch.syspath_prepend(str(Path(__file__).parent))
         return launch.launch(task, spec, program=program, **{"limit": 200, "patience": 20, **terms})
@@ -85,16 +79,16 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
     """The limit is over as soon as rank 1 hangs, however long its start took."""
     hangs, limit = tmp_path / "hangs", 25
     monkeypatch.setenv("FP8PARITY_HANGS", str(hangs))
-    real = Torchrun.wait
+    real = subprocess.Popen.wait
 
-    def wait(process: Torchrun, timeout: float | None = None) -> int:
-        while timeout == limit and process.alive:
+    def wait(process: subprocess.Popen[str], timeout: float | None = None) -> int:
+        while timeout == limit and process.poll() is None:
             if hangs.exists():
                 raise subprocess.TimeoutExpired("torchrun", limit)
             time.sleep(0.05)
         return real(process, timeout)
 
-    monkeypatch.setattr(Torchrun, "wait", wait)
+    monkeypatch.setattr(subprocess.Popen, "wait", wait)
     monkeypatch.setattr(launch, "GRACE", 1.0)
     with pytest.raises(
         ValueError,

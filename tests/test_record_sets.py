@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
 from fp8parity.records.storage import load_records, name_of, write_json
 from narrowed import some, trajectories
@@ -134,7 +134,7 @@ def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, c
     a, b = shard("te-current", "one"), shard("te-current", "two", device="H200", shift=0.02)
     (tmp_path / "policy.toml").write_text(TOML)
     golden = from_runs([r for r in a if r.cell.recipe == "bf16"], [])
-    write_json(path_of(tmp_path, "nano", "topics"), golden)
+    write_json(tmp_path / "loss" / "nano-topics.json", golden)
     sets = [str(put(tmp_path / name, records)) for name, records in (("a", a), ("b", b))]
     report = tmp_path / "out.json"
     code = main(["judge", *sets, "--golden-dir", str(tmp_path), "--report", str(report)])
@@ -162,7 +162,7 @@ def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
     for name, margin in (("new", "0.02"), ("old", "0.005")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "policy.toml").write_text(TOML.replace("0.005", margin))
-        write_json(path_of(tmp_path / name, "nano", "topics"), from_runs(runs, []))
+        write_json(tmp_path / name / "loss" / "nano-topics.json", from_runs(runs, []))
     records = put(tmp_path / "r", runs + [trajectory("te-current", s, 0.01 + WIDER[s]) for s in range(3)])
     arguments = ["judge", str(records), "--golden-dir", str(tmp_path / "new"), "--against"]
     assert main([*arguments, str(tmp_path / "old")]) == 0

@@ -29,18 +29,11 @@ def refused(done: Done, words: str, folder: Path) -> None:
     assert not list((folder / ".parity").glob("*.json"))
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_a_report_without_a_place_is_refused(gate, tmp_path, workers):
-    refused(
-        gate(*workers, "--parity-report", "file/r.html"),
-        "--parity-report file/r.html: cannot write into file: Not a directory",
-        tmp_path,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (("--parity-report", "file/r.html"), "--parity-report file/r.html: cannot write into file: Not a directory"),
+        (("--parity-report", "r.pdf"), "--parity-report r.pdf: no renderer for '.pdf'; use .md or .html or .json"),
         (("--parity-report", "folder.html"), "--parity-report folder.html: it is a folder; name a file in it"),
         (("--parity-report", "/proc/r.md"), "--parity-report /proc/r.md: cannot write into /proc: "),
         (("--parity-records", "file/x"), "--parity-records file/x: cannot write into .*/file: Not a directory"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging import claims
+from fp8parity.judging.policy import claims
 
 
 class TestClaims:

@@ -8,11 +8,9 @@ from typing import Literal, cast
 import pytest
 import reports
 from fp8parity.gate.context import PluginContext
-from fp8parity.gate.feed import Feed
 from fp8parity.gate.fixture import ParityFixture
-from fp8parity.gate.listener import Listener
-from fp8parity.gate.properties import CELL
 from fp8parity.gate.reporter import Reporter
+from fp8parity.gate.results import CELL
 from fp8parity.gate.selection import known_cells, suite_cells
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.training.hardware import Hardware
@@ -40,14 +38,13 @@ def session(tmp_path):
             trajectory=lambda cell, seed: runs[cell, seed], measure=measure, skip_reason=lambda check, cell: None
         )
         stand_in = SimpleNamespace(
-            feed=Feed(None, "main"),
             runner=runner, corpora=["topics"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
             known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None), asked="",
             execution=None,
         )  # fmt: skip
         context = cast(PluginContext, stand_in)
-        listener = Listener(known_cells(suite_cells(context.models)))
-        reporter = Reporter(context, listener, reports=[str(tmp_path / "out" / "r.json")])
+        cells = known_cells(suite_cells(context.models))
+        reporter = Reporter(context, cells, reports=[str(tmp_path / "out" / "r.json")])
         for cell in checks:
             for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):
                 item = SimpleNamespace(user_properties=[], nodeid="x")
@@ -62,7 +59,7 @@ def session(tmp_path):
                 report = pytest.TestReport(
                     test, ("f", 0, "d"), {}, outcome, "no such layer", "call", (), 0, 0, 0, properties
                 )
-                listener.pytest_runtest_logreport(report)
+                reporter.pytest_runtest_logreport(report)
         config = SimpleNamespace(option=SimpleNamespace(collectonly=False), stash=pytest.Stash())
         stopped = {"exitstatus": pytest.ExitCode.OK, "shouldfail": False, "shouldstop": False}
         finish = reporter.pytest_sessionfinish(cast(pytest.Session, SimpleNamespace(config=config, **stopped)))
@@ -90,6 +87,6 @@ def test_a_record_that_cannot_be_read_is_a_problem(session, tmp_path):
     path.write_text(path.read_text().replace('"seed": 1', '"seed": 5'))
     found = session()
     assert not found.report.green
-    assert found.problems == [
+    assert found.report.problems == [
         f"the report lacks its plots: {path}: its checksum does not match its content; it was edited or damaged"
     ]

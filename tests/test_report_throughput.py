@@ -9,7 +9,7 @@ import gemm_records
 import made_up_gpu as gpu
 import pytest
 import reports
-from fp8parity.judging.claims import Claim
+from fp8parity.judging.policy.claims import Claim
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution, Mode

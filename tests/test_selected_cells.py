@@ -76,14 +76,13 @@ def cases(*arguments: str, models: tuple[str, ...] = ("tiny-moe",), parameter: s
     made: list[tuple[str, Any]] = []
     config = SimpleNamespace(args=arguments)
     context: Any = SimpleNamespace(selects=lambda c, defaults: c.model in models)
-    kept: dict[str, Any] = {}
     for _ in range(2):
         metafunc: Any = SimpleNamespace(
             fixturenames=["parity", parameter],
             config=config,
             parametrize=lambda name, cases: made.append((name, cases)),
         )
-        selection.parametrise(metafunc, selection.suite_cells(MODELS), context, kept)
+        selection.parametrize(metafunc, selection.suite_cells(MODELS), context)
     (name, first), again = made
     assert again == (name, first) and name == parameter
     return {case.id: case for case in first}
@@ -246,13 +245,3 @@ HERE = "its native kernels run here (use --execution emulated to run the emulati
 @pytest.mark.usefixtures("packages")
 def test_a_platform_and_an_execution_that_were_asked_for_skip_the_others(here, requested, of, reason):
     assert selection.cell_skip_reason(of, here, requested) == reason
-
-
-def test_every_marker_says_what_its_test_needs():
-    assert selection.MARKERS == {
-        "golden": "this test records goldens with --golden-update",
-        "quantized": "this test does not run for the BF16 control",
-        "control": "this test runs only for the BF16 control",
-        "kernels": "this test runs only with the vendor's kernels, not with the emulation",
-        "vendor": "this test needs the vendor's package, on every device",
-    }

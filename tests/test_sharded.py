@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import fork_ranks
 import pytest
 import rank_tasks
 import sessions
@@ -18,12 +17,6 @@ from fp8parity.records.schema import Measurements
 from sessions import cell, verdict
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def forked(monkeypatch):
-    """The ranks are forked: that saves 6 s of processor time a launch. ``test_rank_faults`` also starts some."""
-    fork_ranks.install(monkeypatch)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging import speed
 from fp8parity.judging.policy import SpeedRow
-from fp8parity.judging.speed_entries import SpeedEntry, SpeedGolden
+from fp8parity.judging.references import pooling
+from fp8parity.judging.references.timed import SpeedEntry, SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput
 from timings import CELL, HERE, ROW, calm_but, made
@@ -34,7 +35,7 @@ def between(low: float, middle: float, high: float) -> list[float]:
 
 
 def judged(record: Throughput, row: SpeedRow = WIDE, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, speed_goldens.updated(None, [golden or exact()]), row)
+    found = speed.judge(record, pooling.updated(None, [golden or exact()]), row)
     return found.status, found.headline
 
 
@@ -194,7 +195,7 @@ def test_the_lines_of_a_verdict_are_whole():
         ("GPU", "1980 MHz, at its power limit in 25% of the turns"),
     ]
     assert speed.judge(record, None, ROW).lines == shown
-    assert speed.judge(record, speed_goldens.updated(None, [exact()]), ROW).lines == [
+    assert speed.judge(record, pooling.updated(None, [exact()]), ROW).lines == [
         *shown,
         ("golden", "2.000x +- 5.0%, memory 0.500 +- 5.0% (golden/throughput, NVIDIA Made Up)"),
         ("BF16", "39,946 tokens/s, golden 39,946 +- 10.0%"),
@@ -203,7 +204,7 @@ def test_the_lines_of_a_verdict_are_whole():
 
 
 def entry(**changes: object) -> SpeedEntry:
-    [held] = speed_goldens.updated(None, [exact()]).cells.values()
+    [held] = pooling.updated(None, [exact()]).cells.values()
     return SpeedEntry.model_validate(held.model_dump() | changes)
 
 
@@ -225,12 +226,12 @@ def test_a_golden_whose_numbers_contradict_each_other_is_refused():
 
 def test_a_golden_keeps_the_power_limit_that_was_seen():
     for watch, expected in ((calm_but(power_capped=0.25), 0.25), (calm_but(power_capped=None), None), (None, None)):
-        [held] = speed_goldens.updated(None, [exact(watch=watch)]).cells.values()
+        [held] = pooling.updated(None, [exact(watch=watch)]).cells.values()
         assert held.power_capped == expected
 
 
 def test_a_golden_is_of_a_step_or_of_a_block():
-    golden = speed_goldens.updated(None, [exact()]).model_dump()
+    golden = pooling.updated(None, [exact()]).model_dump()
     for content in ("training-step", "block"):
         assert SpeedGolden.model_validate(golden | {"content": content}).content == content
     for content in ("a training-step", "blocks", "layer"):

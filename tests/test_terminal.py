@@ -11,7 +11,7 @@ import reports
 import two_sides
 from fp8parity.judging import policy
 from fp8parity.judging.compare import compare
-from fp8parity.judging.goldens import Goldens
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.stats import Interval
 from fp8parity.judging.verdict import StepBand
 from fp8parity.report import comparison, escape, terminal

@@ -6,7 +6,9 @@ tests/faults/speeds.py has more of what must be red.
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging import speed
+from fp8parity.judging.references import pooling, store
+from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.storage import load_record, write_json
 from sessions import stored
 from timings import CELL, GPU, HERE, ROW, calm_but, made
@@ -14,8 +16,8 @@ from timings import CELL, GPU, HERE, ROW, calm_but, made
 
 @pytest.fixture
 def golden(tmp_path):
-    speed_goldens.store(tmp_path, made(), ROW)
-    return speed_goldens.load(tmp_path)[GPU, "base", "training-step"]
+    pooling.store(tmp_path, made(), ROW)
+    return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
 
 
 @pytest.mark.parametrize(
@@ -70,12 +72,12 @@ def test_a_comparison_and_a_golden_refuse_times_that_are_no_times(tmp_path):
     with pytest.raises(ValueError, match=r"te-current-base-native: block 0 of bf16_seconds is 0 s"):
         speed.measured(run)
     with pytest.raises(ValueError, match=r"refused: block 0 of bf16_seconds is 0 s"):
-        speed_goldens.store(tmp_path, run, ROW)
+        pooling.store(tmp_path, run, ROW)
 
 
 def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
     other = made(provenance=HERE.model_copy(update={"device": "NVIDIA Other"}))
-    assert set(speed_goldens.load(tmp_path)) == {(GPU, "base", "training-step")}
+    assert set(store.load(tmp_path, SpeedGolden)) == {(GPU, "base", "training-step")}
     found = speed.judge(other, None, ROW)
     assert (found.status, found.green) == ("no-golden", False)
     assert "te-current native on NVIDIA Other" in found.headline

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.loss_goldens import from_runs, path_of
+from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import machines, titles
 from fp8parity.records.storage import name_of, write_json
@@ -48,7 +48,7 @@ def turned(
         for folder, own in ((old, 0.005), (new, margin)):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "policy.toml").write_text(TOML.format(own))
-            write_json(path_of(folder, "nano", "topics"), from_runs([trajectory(seed=s) for s in range(3)], []))
+            write_json(folder / "loss" / "nano-topics.json", from_runs([trajectory(seed=s) for s in range(3)], []))
         if request.param == "golden diff":
             for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x --allow-empty"):
                 subprocess.run(["git", *command.split()], cwd=old.parent, check=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trajectories
 from fp8parity.judging import loss
-from fp8parity.judging.loss_goldens import Golden, from_runs
-from fp8parity.judging.measured_numbers import MeasuredNumbers
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references.loss import Golden, from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import NonFinite, Trajectory
 from narrowed import some

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from fp8parity.judging.compare import Comparison, compare
 from fp8parity.judging.compare.change import Change
-from fp8parity.judging.goldens import Goldens
-from fp8parity.judging.number_rows import Rule
 from fp8parity.judging.policy import LossRow, MetricRow, Policy, SpeedRow
+from fp8parity.judging.policy.rows import Rule
+from fp8parity.judging.references import Goldens
 from fp8parity.records.manifest import Manifest, Selected
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import AnyRecord, Trajectory

@@ -11,8 +11,9 @@ import pytest
 import torch
 from fp8parity.checks import canary
 from fp8parity.checks.protocol import RunSpec
-from fp8parity.judging import measured_numbers, numerics
-from fp8parity.judging.measured_numbers import MeasuredNumbers, Source
+from fp8parity.judging import numerics
+from fp8parity.judging.references import numbers as measured_numbers
+from fp8parity.judging.references.numbers import MeasuredNumbers, Source
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.placed import Rule

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from fp8parity.judging.loss_goldens import Golden
 from fp8parity.judging.policy import LossRow
+from fp8parity.judging.references.loss import Golden
 from fp8parity.records.schema import Trajectory
 from paired import ROW, SEEDS, STEPS, Make, at, golden_of, judged, runner
 

@@ -9,7 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fp8parity.judging import loss_goldens
+from fp8parity.judging.references import loss as loss_goldens
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from fp8parity.records.schema import AnyRecord, Measurement
 from fp8parity.records.storage import write_json
 from sessions import GOLDEN
@@ -69,8 +71,8 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
     """The golden of micro, rewritten with a checksum that is right."""
 
     def plant(folder: Path, make: Make) -> list[str]:
-        path = loss_goldens.path_of(copied(folder), "micro", "topics")
-        write_json(path, change(loss_goldens.read(path)))
+        path = copied(folder) / "loss" / "micro-topics.json"
+        write_json(path, change(store.read(path, Golden)))
         return judge(folder, micro(), folder / "golden")
 
     return plant
@@ -78,7 +80,7 @@ def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Pla
 
 def _golden_file(change: Callable[[Path], object]) -> Plant:
     def plant(folder: Path, make: Make) -> list[str]:
-        change(loss_goldens.path_of(copied(folder), "micro", "topics"))
+        change(copied(folder) / "loss" / "micro-topics.json")
         return judge(folder, micro(), folder / "golden")
 
     return plant

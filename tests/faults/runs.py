@@ -11,7 +11,7 @@ import torch
 from fp8parity import recipes
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gradients import FirstStep, first_step
-from fp8parity.judging.measured_numbers import MeasuredNumbers
+from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import LOSS, Verdict
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Trajectory

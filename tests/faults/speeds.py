@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fp8parity.judging import speed, speed_goldens
+from fp8parity.judging import speed
+from fp8parity.judging.references import pooling
 from fp8parity.judging.verdict import THROUGHPUT
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput
@@ -26,7 +27,7 @@ class Timed:
         pass
 
     def __call__(self, plant: Callable[[], Throughput], bench: Bench) -> Seen:
-        return seen_of(speed.judge(plant(), speed_goldens.updated(None, [made()]), ROW))
+        return seen_of(speed.judge(plant(), pooling.updated(None, [made()]), ROW))
 
 
 def _fault(

@@ -1,0 +1,278 @@
+"""What becomes a golden: BF16 runs, the noise of recipes, and sessions of times that are pooled or replaced."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gemm_records
+import pytest
+import timings
+from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.references import loss, noise, pooling, store
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.timed import Entry, GemmGolden, SpeedGolden
+from fp8parity.records.cell import Execution
+from fp8parity.records.gemms import Accumulation
+from fp8parity.records.schema import NonFinite, Trajectory
+from fp8parity.records.storage import write_json
+from gemm_records import slower
+from narrowed import some
+from paired import SEEDS, Make
+from timings import CELL, GPU, HERE, calm_but
+
+DIRTY = {"provenance": HERE.model_copy(update={"dirty": True})}
+
+
+class TestLoss:
+    @pytest.mark.parametrize(
+        ("made", "least", "words"),
+        [
+            ({}, 8, "1 seeds; golden/policy.toml asks for 8"),
+            ({"recipe": "te-current"}, 1, "never becomes its own reference"),
+            ({"non_finite": NonFinite(step=2, where="x")}, 1, "non-finite at step 2 (x)"),
+            ({"loss": [math.nan] * 12}, 1, "key seeds.0.loss.0: Input should be"),
+            ({"schedule": {"steps": 12, "tail": -5}}, 1, "schedule: tail is -5"),
+            (DIRTY, 1, "the working tree has uncommitted changes"),
+        ],
+    )
+    def test_unsuitable_runs_are_refused(self, trajectory, tmp_path, made, least, words):
+        assert words in some(loss.refuse([trajectory(**made)], least))
+        with pytest.raises(ValueError, match="^golden of nano refused: "):
+            loss.store(tmp_path, [trajectory(**made)], [], least)
+        assert not list(tmp_path.iterdir())
+
+    def test_runs_in_ci_are_refused(self, trajectory, monkeypatch):
+        monkeypatch.setenv("CI", "true")
+        assert "CI never records goldens" in some(loss.refuse([trajectory()], 1))
+
+    def test_changed_seeds_are_signed(self, trajectory, tmp_path):
+        runs = [trajectory(seed=s) for s in range(2)]
+        new = loss.store(tmp_path, runs, [], 2)
+        assert any(line.startswith("nano on topics: + seed 0: ") and "tail loss" in line for line in new)
+        assert loss.store(tmp_path, runs, [], 2) == ["nano on topics: unchanged"]
+        lines = loss.store(tmp_path, [trajectory(seed=0, gap=0.01), runs[1], trajectory(seed=2)], [], 2)
+        assert any("seed 0: " in line and "tail loss" in line and " (+" in line for line in lines)
+        assert any(line.startswith("nano on topics: + seed 2: ") for line in lines)
+
+    @pytest.mark.parametrize(
+        ("changes", "why"),
+        [
+            ({}, None),
+            ({"seed": 99, "initial_weights": "other"}, None),
+            ({"spec_hash": "other"}, "its model dimensions or schedule differ from the golden's"),
+            ({"fingerprint": "fedcba9876543210"}, "(fingerprint fedcba987654, golden"),
+            ({"schedule": {"tail": 20.0, "more": 1.0}}, "its schedule has tail 20, and the golden's has 40"),
+            ({"schedule": {"tail": 40.0, "more": 1.0}}, None),
+            ({"initial_weights": "other"}, "seed 1 starts from other initial weights"),
+        ],
+        ids=str,
+    )
+    def test_run_of_another_work_is_stale(self, golden, run, changes, why):
+        found = golden.stale(run("te-current", 1).model_copy(update=changes))
+        assert found is why if why is None else why in found
+
+    @pytest.mark.parametrize(
+        ("changes", "kept"), [({}, True), ({"spec_hash": "other"}, False), ({"fingerprint": "other"}, False)], ids=str
+    )
+    def test_noise_stays_with_runs_of_the_same_work(self, golden, run, tmp_path, changes, kept):
+        path = write_json(tmp_path / golden.path, golden)
+        loss.store(tmp_path, [run(seed=s, **changes) for s in SEEDS], [], len(SEEDS))
+        assert store.read(path, Golden).spreads == (golden.spreads if kept else [])
+
+
+NATIVE = LossRow(margin=0.001, window=8, execution=(Execution.NATIVE,), seeds=(3,), why="made-up native runs")
+EMULATED = LossRow(margin=0.001, window=8, execution=(Execution.EMULATED,), seeds=(2, 3), why="made-up emulated runs")
+APART = LossRow(margin=0.002, window=8, recipe=("te-block", "te-mxfp8"), why="made-up runs of others")
+
+
+class TestNoise:
+    @pytest.fixture
+    def bare(self, golden: Golden) -> Golden:
+        return golden.model_copy(update={"spreads": []})
+
+    def runs(self, run: Make, recipe: str, count: int, execution: str = "native") -> list[Trajectory]:
+        made = [run(recipe, seed, 3) for seed in range(count)]
+        return [
+            r.model_copy(update={"cell": r.cell.model_copy(update={"execution": Execution(execution)})}) for r in made
+        ]
+
+    def stored(self, folder: Path, bare: Golden, records: list[Trajectory], *rows: LossRow) -> tuple[Any, list[str]]:
+        write_json(folder / bare.path, bare)
+        lines = noise.store(folder, records, Policy(path=Path("policy.toml"), loss=rows))
+        [golden] = store.load(folder, Golden).values()
+        return [(s.recipes, s.runs, s.seeds) for s in golden.spreads], lines
+
+    def pairs(self, run: Make, *recipes: str) -> list[noise.Pair]:
+        return [(run(recipe, seed, 3), run(seed=seed)) for recipe in recipes for seed in range(3)]
+
+    def test_recipes_of_equal_rows_share_their_noise(self, bare, run, tmp_path):
+        records = [run(seed=s) for s in range(4)] + self.runs(run, "te-current", 3)
+        records += self.runs(run, "te-nvfp4", 3, "emulated") + self.runs(run, "te-block", 3)
+        found, _ = self.stored(tmp_path, bare, records, NATIVE, EMULATED, APART)
+        assert found == [(["te-current", "te-nvfp4"], 6, 3), (["te-block"], 3, 3)]
+
+    def test_two_seeds_are_too_few(self, bare, run, tmp_path):
+        records = [run(seed=s) for s in range(4)] + self.runs(run, "te-current", 3)
+        records += self.runs(run, "te-mxfp8", 2) + self.runs(run, "te-block", 2)
+        found, lines = self.stored(tmp_path, bare, records, NATIVE, APART)
+        assert found == [(["te-current"], 3, 3)]
+        assert lines[0] == "nano on topics: no noise of te-block, te-mxfp8: 2 seeds, and 3 are needed"
+
+    def test_runs_without_a_golden_or_a_control_are_left_out(self, bare, run, tmp_path):
+        alone = self.runs(run, "te-current", 3)
+        others = [r.model_copy(update={"cell": r.cell.model_copy(update={"model": "x"})}) for r in [run(), *alone]]
+        assert self.stored(tmp_path, bare, [*others, *alone]) == ([], [])
+
+    def test_noise_replaces_that_of_its_recipes(self, bare, run):
+        first = noise.with_spread(bare, self.pairs(run, "te-current"), 8)
+        both = noise.with_spread(first, self.pairs(run, "te-block", "te-mxfp8"), 8)
+        again = noise.with_spread(both, self.pairs(run, "te-current")[:2], 16)
+        assert [(s.recipes, s.runs, s.window) for s in again.spreads] == [
+            (["te-block", "te-mxfp8"], 6, 8),
+            (["te-current"], 2, 16),
+        ]
+        with pytest.raises(
+            ValueError, match="^the noise of te-mxfp8 rests on the same row; give runs of these recipes"
+        ):
+            noise.with_spread(both, self.pairs(run, "te-block"), 8)
+
+    @pytest.mark.parametrize(
+        ("changes", "words"),
+        [
+            (DIRTY, "uncommitted"),
+            ({"spec_hash": "x"}, "spec hash"),
+            ({"non_finite": NonFinite(step=1, where="x")}, "stopped"),
+        ],
+    )
+    def test_unsuitable_runs_are_refused(self, bare, run, changes, words):
+        bad = [(r.model_copy(update=changes), c) for r, c in self.pairs(run, "te-current")]
+        with pytest.raises(ValueError, match=words):
+            noise.with_spread(bare, bad, 8)
+
+    def test_seconds_and_provenance_are_those_of_the_first_device(self, run):
+        found = []
+        for (r, control), device, seconds in zip(
+            self.pairs(run, "te-current"), "aab", (10.0, 10.111, 500.0), strict=True
+        ):
+            mine = r.provenance.model_copy(update={"device": device})
+            timed = r.model_copy(update={"seconds": seconds, "provenance": mine})
+            found.append((timed, control.model_copy(update={"seconds": 2.5})))
+        made = noise.spread(found, 40, 8)
+        assert (made.provenance, made.seconds) == (found[0][0].provenance, 12.56)
+
+
+HOT = calm_but(sm_clocks=[1500] * 22, power_capped=0.5)
+UPGRADED = HERE.model_copy(update={"packages": {**HERE.packages, "torch": "3.0"}})
+
+
+def entry_after(folder: Path, *records: Any) -> Any:
+    """The entry after these records were stored one after the other."""
+    for record in records:
+        kind = GemmGolden if hasattr(record, "gemms") else SpeedGolden
+        pooling.store(folder, record, gemm_records.ROW if kind is GemmGolden else timings.ROW)
+    [entry] = store.load(folder, kind).popitem()[1].cells.values()
+    assert isinstance(entry, Entry)
+    return entry
+
+
+class TestTimes:
+    def test_sessions_are_pooled(self, tmp_path):
+        """Geometric means in which each session counts once, and the widest interval."""
+        first, second, third = (
+            timings.made(r, session=s, watch=w)
+            for r, s, w in ((1.2, "a", timings.CALM), (1.24, "b", HOT), (1.22, "c", timings.CALM))
+        )
+        one, two = entry_after(tmp_path, first), entry_after(tmp_path, second)
+        assert (two.sessions, two.pairs, two.power_capped) == (["a", "b"], 22, None)
+        assert two.ratio == pytest.approx((1.2 * 1.24) ** 0.5)
+        assert [two.low, two.high] == pytest.approx([one.low, 1.24 / 1.2 * one.high])
+        assert two.clock == pytest.approx((1980 * 1500) ** 0.5)
+        assert entry_after(tmp_path, first) == two  # it counts already
+        assert entry_after(tmp_path, third).ratio == pytest.approx((1.2 * 1.24 * 1.22) ** (1 / 3))
+
+    @pytest.mark.parametrize(
+        ("second", "sessions"),
+        [
+            (timings.made(1.2, session="b"), ["s", "b"]),
+            (timings.made(1.3, session="b"), ["b"]),  # outside the band of 5%
+            (timings.made(1.2, session="b", recipe_memory=22 * 2**30), ["b"]),
+            (timings.made(1.2, session="b", tokens=8192), ["b"]),
+            (timings.made(1.2, session="b", provenance=UPGRADED), ["b"]),
+            (gemm_records.made(training=1.6 * 1.04, session="b"), ["s", "b"]),
+            (gemm_records.made(training=1.6 * 1.06, session="b"), ["b"]),
+            (slower(gemm_records.made(session="b"), 1.09), ["s", "b"]),
+            (slower(gemm_records.made(session="b"), 1.12), ["b"]),  # BF16's own rate
+            (
+                gemm_records.changed(gemm_records.made(session="b"), "up wgrad kernel", accumulation=Accumulation.FAST),
+                ["b"],
+            ),
+        ],
+    )
+    def test_another_session_is_pooled_only_within_the_bands(self, tmp_path, second, sessions):
+        first = gemm_records.made() if hasattr(second, "gemms") else timings.made()
+        assert entry_after(tmp_path, first, second).sessions == sessions
+
+    def test_gemms_are_pooled_by_place(self, tmp_path):
+        records = [
+            gemm_records.made(training=1.6 * f, session=s) for s, f in zip("abc", (1.0, 1.02, 1.05), strict=True)
+        ]
+        entry = entry_after(tmp_path, *records)
+        found = [entry.sums["training"][0], entry.gemms["up wgrad training"].ratio]
+        assert found == pytest.approx([1.6 * (1.02 * 1.05) ** (1 / 3)] * 2, rel=1e-4)
+        assert entry.gemms["up wgrad kernel"].ratio == pytest.approx(1.9, rel=1e-4)
+
+    def test_without_a_row_a_session_replaces_the_stored_one(self):
+        golden = pooling.updated(None, [timings.made(session="a")])
+        [entry] = pooling.updated(golden, [timings.made(session="b")]).cells.values()
+        assert entry.sessions == ["b"]
+        assert pooling.updated(golden, []) is golden
+
+    def test_other_cells_of_the_file_stay(self, tmp_path):
+        other = timings.made(1.3, cell=CELL.model_copy(update={"recipe": "ao-rowwise"}), provenance=UPGRADED)
+        for record in (timings.made(1.2), other):
+            pooling.store(tmp_path, record, timings.ROW)
+        [golden] = store.load(tmp_path, SpeedGolden).values()
+        found = {name: (round(e.ratio, 3), e.versions.packages["torch"]) for name, e in golden.cells.items()}
+        assert found == {"ao-rowwise native": (1.3, "3.0"), "te-current native": (1.2, HERE.packages["torch"])}
+
+    @pytest.mark.parametrize(
+        ("record", "words"),
+        [
+            (timings.made(**DIRTY), "uncommitted changes"),
+            (timings.made(watch=None), "was not watched"),
+            (timings.made(watch=calm_but(throttled=["hardware slowdown"])), "hardware slowdown"),
+            (timings.made(watch=calm_but(busy_before=30)), "30% busy"),
+            (timings.made(pairs=7), "7 pairs"),
+            (timings.made(spread=0.03), r"interval of its ratio is 7\.7% wide, and the band is \+-5\.0%"),
+            (timings.made(variant="x"), "its setting is not that of the suite: x"),
+            (gemm_records.made(**DIRTY), "uncommitted changes"),
+            (gemm_records.made(tool="te-benchmark"), "it imitates another tool"),
+            (gemm_records.made(micro_batch=0), "a list of shapes has no golden"),
+            (gemm_records.made(watch=None), "was not watched"),
+        ],
+    )  # fmt: skip
+    def test_unsuitable_times_are_refused(self, tmp_path, record, words):
+        row = gemm_records.ROW if hasattr(record, "gemms") else timings.ROW
+        with pytest.raises(ValueError, match=f"golden of te-current-.*-native refused: .*{words}"):
+            pooling.store(tmp_path, record, row)
+        assert not (tmp_path / "throughput").exists()
+
+    @pytest.mark.parametrize(
+        ("place", "changes", "words"),
+        [
+            ("qkv fprop kernel", {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}, "no algorithm"),
+            ("o wgrad training", {"error": None}, "o wgrad training: lacks its formats, accumulation or error"),
+        ],
+    )
+    def test_entry_without_a_gemm_is_refused(self, place, changes, words):
+        with pytest.raises(ValueError, match=f"{words}$"):
+            pooling.gemm_entry(gemm_records.changed(gemm_records.made(), place, **changes))
+
+    @pytest.mark.parametrize("helper", [timings, gemm_records])
+    def test_gpus_whose_names_make_one_path_do_not_share_a_golden(self, tmp_path, helper):
+        pooling.store(tmp_path, helper.made(), helper.ROW)
+        other = helper.made(provenance=HERE.model_copy(update={"device": "NVIDIA-Made-Up"}))
+        with pytest.raises(ValueError, match=f".json: it holds {GPU}, not NVIDIA-Made-Up"):
+            pooling.store(tmp_path, other, helper.ROW)

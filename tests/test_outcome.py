@@ -1,0 +1,241 @@
+"""From what pytest reported to the outcome, the problems and the first sentence: pure functions."""
+
+from __future__ import annotations
+
+import pytest
+from fp8parity.gate import outcome as outcomes
+from fp8parity.gate.results import Phase, Results
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.report.outcome import Outcome, Unable
+from fp8parity.report.sentence import sentence
+from verdicts import verdict
+
+CELLS = {
+    name: Cell(model="tiny", recipe=recipe, execution=Execution(execution))
+    for name, recipe, execution in (
+        ("bf16", "bf16", "native"),
+        ("a", "te-current", "native"),
+        ("b", "te-block", "emulated"),
+    )
+}
+FILE = "suites/test_x.py::test_gemm"
+LARGE = Phase(
+    "f.py::test_large[a]", "call", "a", skipped=True, applicable=False, why="tensors over 2**31 bytes need a GPU"
+)
+"""A check that has nothing to measure on such a machine."""
+ALONE = "only the BF16 control was checked and no recipe:"
+GREEN, RED = verdict("pass"), verdict("fail")
+
+
+def node(cell: str) -> str:
+    return f"{FILE}[{cell}]"
+
+
+def ran(cell: str, *found, **more) -> list[Phase]:
+    return [Phase(node(cell), "setup", cell), Phase(node(cell), "call", cell, verdicts=found or (GREEN,), **more)]
+
+
+def skip(cell: str, why: str = "no GPU", **more) -> list[Phase]:
+    return [Phase(node(cell), "setup", cell, skipped=True, why=why, **more)]
+
+
+def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Results:
+    return Results(
+        {node(c): c for c in selected if node(c) not in more.get("removed", ())},
+        phases=[p for group in groups for p in group],
+        told=True,
+        **more,
+    )
+
+
+def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None = None, **more) -> Outcome:
+    return outcomes.outcome(made(*groups, **more), CELLS, asked, execution)
+
+
+@pytest.mark.parametrize(
+    ("phases", "counts"),
+    [
+        ([ran("bf16"), ran("a"), skip("b")], (2, 1, 0, 0)),
+        ([ran("bf16"), ran("a", RED, failed=True), skip("b")], (2, 1, 0, 0)),
+        (
+            [ran("bf16"), ran("a", failed=True), skip("b")],
+            (1, 1, 1, 0),
+        ),  # green verdicts, and the test failed all the same
+        ([ran("bf16"), [Phase(node("a"), "setup", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
+        ([ran("bf16"), [*ran("a"), Phase(node("a"), "teardown", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
+        ([ran("bf16"), [*skip("a"), Phase(node("a"), "teardown", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
+        ([ran("bf16"), [Phase(node("a"), "setup", "a")], skip("b")], (1, 1, 0, 1)),  # interrupted during the call
+        ([ran("bf16"), [Phase(node("a"), "???", failed=True)]], (1, 0, 1, 1)),
+        ([], (0, 0, 0, 3)),
+    ],
+)
+def test_every_selected_test_is_in_one_group(phases, counts):
+    found = outcome(*phases)
+    assert (found.judged, found.skipped, len(found.crashed), len(found.missing)) == counts
+    assert sum(counts) == found.selected == 3
+    assert found.complete == (counts[2:] == (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"stopped": "the user interrupted the run"}, "; the user interrupted the run."),
+        ({"uncollected": ["x.py: ImportError"]}, "; 1 file could not be collected (first x.py: ImportError)."),
+    ],
+)
+def test_a_session_that_stopped_or_was_not_collected_whole_is_not_complete(more, words):
+    found = outcome(ran("bf16"), ran("a"), ran("b"), **more)
+    assert not found.complete
+    counts = "3 selected tests: 3 judged, 0 skipped, 0 crashed, 0 missing"
+    assert sentence([GREEN], [], found) == f"Refuse: the only check that ran is green, but {counts}{words}"
+
+
+def test_a_crash_becomes_a_verdict_of_its_cell():
+    phase = Phase(node("a"), "setup", "a", failed=True, why="RuntimeError: no device")
+    [green, found] = outcomes.verdicts(made(ran("bf16"), [phase]), CELLS)
+    assert (green, found.cell, found.check, found.status) == (GREEN, CELLS["a"], "test_gemm", "error")
+    assert found.headline == "a fixture failed before the test: RuntimeError: no device"
+
+
+def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
+    [found] = outcomes.verdicts(made([Phase(node("b"), "???", failed=True, why="worker 'gw0' crashed")]), CELLS)
+    assert (found.cell, found.headline) == (CELLS["b"], "the process that ran the test died: worker 'gw0' crashed")
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (made(ran("bf16"), ran("a"), skip("b")), []),
+        (made(ran("bf16"), selected=("bf16",)), []),
+        (made(ran("bf16"), skip("a"), skip("b")), [f"{ALONE} 2 tests of recipes were skipped, first no GPU"]),
+        (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU (2 tests)"]),
+        (
+            made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={node("c"): "c"}),
+            [
+                "nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"
+            ],
+        ),
+        (
+            made(
+                skip("bf16", "no TE"),
+                skip("a", "no TE"),
+                skip("b", "--execution fused was asked for"),
+                stopped="stop",
+            ),
+            ["nothing ran, so nothing was checked: stop; --execution fused was asked for (1 test); no TE (2 tests)"],
+        ),
+        (
+            made(skip("a", "no TE"), skip("b", "no TE"), skip("bf16", "-m h100 was asked for")),
+            ["nothing ran, so nothing was checked: -m h100 was asked for (1 test); no TE (2 tests)"],
+        ),
+        (made(ran("bf16"), [Phase("f.py::test_layers[bf16]", "setup", "bf16", skipped=True, why="x")]), []),
+        (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
+        (made(ran("bf16"), skip("a"), elsewhere={"b"}), []),  # another shard checks a recipe
+        (made(ran("bf16"), skip("a"), elsewhere={"bf16"}), [f"{ALONE} 1 test of recipes was skipped, first no GPU"]),
+        (
+            made(ran("bf16"), skip("a"), skip("b"), impossible={"a"}),
+            [f"{ALONE} 1 test of recipes was skipped, first no GPU"],
+        ),
+    ],
+)
+def test_the_control_alone_checks_no_recipe(facts, words):
+    assert outcomes.not_run(facts, CELLS, []) == words
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (made(ran("a"), ran("b")), []),
+        (made(ran("a"), skip("b")), ["required cell b was skipped: no GPU"]),
+        (made(ran("a"), removed={node("b"): "b"}), ["required cell b was removed by -k, -m or a plugin"]),
+        (made(ran("a"), removed={node("bf16"): "bf16"}), []),
+        (
+            made([*ran("a"), Phase("f.py::test_layers[a]", "setup", "a", skipped=True, why="x")]),
+            ["required cell a ran without test_layers: x"],
+        ),
+        (made([*ran("a"), LARGE]), []),
+        (
+            made(
+                ran("a"),
+                ran("b"),
+                removed={f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", "bf16")},
+            ),
+            ["required cell a was selected without test_x, test_y: -k, -m or a plugin removed part of its tests"],
+        ),
+        (made(skip("a"), ran("b"), removed={"f.py::test_x[a]": "a"}), ["required cell a was skipped: no GPU"]),
+        (made(ran("bf16")), ["--require [ab] matches no cell that was run or skipped"]),
+        (made(ran("bf16"), elsewhere={"b"}), []),
+    ],
+)
+def test_a_required_cell_is_one_that_ran(facts, words):
+    assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
+
+
+def test_a_cell_with_a_test_in_another_shard_was_not_removed_whole():
+    facts = made(ran("a"), removed={node("b"): "b"}, elsewhere={"b"})
+    words = "required cell b was selected without test_gemm: -k, -m or a plugin removed part of its tests"
+    assert outcomes.not_run(facts, CELLS, ["[ab]"]) == [words]
+
+
+def test_what_cannot_run_is_counted_by_reason():
+    found = outcome(ran("bf16"), skip("a", "no TE"), skip("b", "no TE"), [LARGE], asked="-m h100")
+    assert found.unable == [Unable(reason="no TE", recipes=["te-current", "te-block"], tests=2)]
+    says = "; -m h100 was asked for, and 2 tests of it cannot run here: te-current, te-block (2 tests, no TE)."
+    assert sentence([GREEN], [], found) == f"Accept: the only check is green{says}"
+
+
+def test_the_most_frequent_reason_comes_first():
+    given = [
+        skip("a", "rare"),
+        [*skip("b", "often"), Phase("f.py::test_y[b]", "setup", "b", skipped=True, why="often")],
+    ]
+    found = outcome(ran("bf16"), *given, asked="-m h100")
+    assert [(u.reason, u.tests) for u in found.unable] == [("often", 2), ("rare", 1)]
+
+
+@pytest.mark.parametrize("test", ["a/test_x.py::test_gemm[b::c]", "test_gemm[b::c]"])
+def test_a_test_is_named_without_its_file_and_with_all_its_parameters(test):
+    assert (outcomes.name_of(test), outcomes.function_of(test)) == ("test_gemm[b::c]", "test_gemm")
+
+
+def test_cells_of_another_execution_were_not_asked_for():
+    found = outcome(
+        ran("bf16"), skip("a", "no TE"), skip("b", "-"), asked="--execution native", execution=Execution.NATIVE
+    )
+    assert [u.reason for u in found.unable] == ["no TE"]
+    assert outcome(ran("bf16"), skip("a", "no TE")).unable == []  # nothing was asked for
+
+
+def test_a_session_without_cells_is_none_of_ours():
+    plain = Results(
+        {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], told=True
+    )
+    assert not plain.with_cells
+    plain.told = False  # every worker died before it told what it collected
+    assert plain.with_cells
+
+
+@pytest.mark.parametrize(
+    ("when", "words"),
+    [
+        ("setup", "a fixture failed before the test: boom"),
+        ("call", "the test failed without a verdict: boom"),
+        ("teardown", "a fixture failed after the test: boom"),
+        ("???", "the process that ran the test died: boom"),
+    ],
+)
+def test_a_crash_says_where_the_test_stood(when, words):
+    found = Phase(node("a"), when, "a", failed=True, why="boom").crash(CELLS["a"])
+    assert (found.status, found.check, found.headline) == ("error", "test_gemm", words)
+
+
+def test_a_session_whose_processes_died_before_they_told_anything_is_one_with_cells():
+    died = Phase("f.py::test_x", "???", failed=True)
+    assert Results(phases=[died]).with_cells
+    assert not Results(phases=[died], told=True).with_cells
+
+
+def test_skipped_tests_without_a_cell_are_no_reason_why_nothing_ran():
+    other = Phase("f.py::test_other", "setup", skipped=True, why="not here")
+    assert outcomes._nothing(Results(phases=[other], told=True)) == []
+    assert outcomes._nothing(made([other], skip("a"))) == ["nothing ran, so nothing was checked: no GPU (1 test)"]

@@ -1,0 +1,249 @@
+"""Recorded seconds, shards, the order of tests, and ``fp8parity plan``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fp8parity.cli import main
+from fp8parity.gate.preflight import duration
+from fp8parity.planning import seconds
+from fp8parity.planning.seconds import TRAINED, Key, Seconds
+from fp8parity.planning.shards import Work, digest_of, estimate, longest_first, seconds_of, split, work
+from fp8parity.records import manifest
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.manifest import Manifest, Selected
+from fp8parity.records.schema import Measurements
+from fp8parity.records.storage import name_of, write_json
+from hypothesis import given
+from hypothesis import strategies as st
+
+CONTROLS = {"": 0.0, "tiny": 3.0, "small": 40.0}
+WORKS = st.lists(
+    st.tuples(st.integers(0, 10**6), st.floats(0, 1000), st.sampled_from(sorted(CONTROLS))),
+    max_size=60,
+    unique_by=lambda w: w[0],
+).map(lambda rows: [Work(f"test_{n}", s, control, CONTROLS[control]) for n, s, control in rows])
+COUNTS = st.integers(1, 9)
+
+
+@given(WORKS, COUNTS, st.randoms(use_true_random=False))
+def test_split_is_complete_balanced_and_deterministic(works, count, draw):
+    """Graham's bound, with each control made in every shard at worst."""
+    parts = split(works, count)
+    assert sorted(w.name for part in parts for w in part) == sorted(w.name for w in works)
+    assert sum(not part for part in parts) == max(0, count - len(works))
+    shuffled = split(draw.sample(works, len(works)), count)
+    assert shuffled == parts and digest_of(shuffled) == digest_of(parts)
+    alone = max((w.seconds + w.shared_seconds for w in works), default=0.0)
+    assert max(map(seconds_of, parts)) <= seconds_of(works) / count + alone + sum(CONTROLS.values()) + 1e-6
+    assert sorted(w.name for w in longest_first(works)) == sorted(w.name for w in works)
+
+
+def test_split_trains_a_control_once_unless_twice_is_faster():
+    works = [Work(f"{recipe}-{model}", 10.0, model, 30.0) for model in ("tiny", "small") for recipe in ("a", "b", "c")]
+    assert [{w.shared for w in part} for part in split(works, 2)] == [{"small"}, {"tiny"}]
+    works = [Work(f"recipe{n}", 100.0, "small", 5.0) for n in range(4)]
+    assert [seconds_of(part) for part in split(works, 2)] == [205.0, 205.0]
+
+
+def test_digest_changes_with_the_split():
+    works = [Work(f"test{n}", float(n)) for n in range(8)]
+    others = [works[:-1], [Work(w.name, 8 - w.seconds) for w in works]]
+    assert len({digest_of(split(w, 3)) for w in (works, *others)} | {digest_of(split(works, 2))}) == 4
+
+
+def test_controls_come_first_then_the_longest_and_large_late():
+    table = Seconds({Key("test_large", "tiny", "x", "native"): 9.5, Key("test_codes", "tiny", "x", "native"): 2.5})
+    names = [("test_large", "x"), ("test_codes", "x"), (TRAINED, "x"), (TRAINED, "bf16")]
+    works = [work(f"{t} {r}", Key(t, "tiny", r, "native"), 2 * (t == TRAINED), table) for t, r in names]
+    order = [w.name for w in longest_first(works)]
+    assert order == [f"{TRAINED} bf16", f"{TRAINED} x", "test_codes x", "test_large x"]
+
+
+@pytest.mark.parametrize(("workers", "gpus", "takes"), [(1, 0, 130), (2, 1, 75), (10, 1, 50), (10, 2, 50), (1, 1, 130)])
+def test_estimate_divides_tests_by_workers_and_timed_ones_by_gpus(workers, gpus, takes):
+    works = [Work("a", 50.0), Work("b", 40.0), Work("c", 20.0), *(Work(f"t{i}", 5.0, timed=True) for i in range(4))]
+    assert estimate(works, workers, gpus) == pytest.approx(takes)
+
+
+@pytest.mark.parametrize(("value", "text"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (5400, "1.5 hours")])
+def test_duration_in_words(value, text):
+    assert duration(value) == text
+
+
+HEAD = "test,model,recipe,execution,ranks,seconds\n"
+MODES, CODES = Key("test_modes", "small", "te-block", "native"), Key("test_codes", "tiny", "te-block", "native")
+ROWS = {
+    Key("test_modes", "tiny", "te-block", "native"): 10.0,
+    Key("test_modes", "tiny", "te-current", "native"): 30.0,
+    MODES: 90.0,
+    CODES: 2.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (MODES, 90.0),
+        (Key("test_modes", "tiny", "new", "native"), 20.0),  # the median of that test and model
+        (Key("test_modes", "huge", "new", "native"), 30.0),  # of that test
+        (Key("test_new", "tiny", "new", "native"), 20.0),  # of all
+    ],
+)
+def test_unknown_test_takes_as_long_as_similar_ones(key, expected):
+    assert Seconds(ROWS).of(key) == expected
+    assert Seconds().of(key) == 1.0
+
+
+def test_seconds_are_written_sorted_and_other_rows_stay(tmp_path):
+    path = seconds.write(tmp_path, "h100", "nvidia-h200", ROWS)
+    assert seconds.load(tmp_path, "h100").rows == ROWS
+    seconds.write(tmp_path, "h100", "nvidia-h200", {CODES: 3.14159})
+    assert seconds.load(tmp_path, "h100").rows == ROWS | {CODES: 3.14}
+    assert path.read_text().startswith(f"{HEAD}test_codes,tiny,te-block,native,1,3.14\ntest_modes,small,")
+
+
+def test_platform_and_not_machine_decides(tmp_path):
+    """Two devices of one platform measured a test: each machine that reads them takes the same one."""
+    for device, value in (("nvidia-h200", 5.0), ("nvidia-h100", 4.0)):
+        seconds.write(tmp_path, "h100", device, {CODES: value})
+    seconds.write(tmp_path, "cpu", "xeon", {CODES: 50.0})
+    assert [seconds.load(tmp_path, p).of(CODES) for p in ("h100", "cpu", None)] == [4.0, 50.0, 50.0]
+    assert seconds.load(tmp_path / "nowhere", "h100").rows == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("test_a,tiny,x,native,1,soon", ":3: 'soon' is not a number of seconds"),
+        ("test_a,tiny,x,native,1,nan", ":3: 'nan' is not a number of seconds"),
+        ("test_a,tiny,x,native,1,-1", ":3: '-1' is not a number of seconds"),
+        ("test_b,tiny,x,native,1,1", ":3: test_b tiny x native 1 appears twice"),
+        ("test_a,tiny", ":3: expected 6 fields"),
+    ],
+)
+def test_wrong_row_is_named_with_file_and_line(tmp_path, line, words):
+    path = tmp_path / "seconds" / "cpu" / "xeon.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{HEAD}test_b,tiny,x,native,1,1\n{line}\n")
+    with pytest.raises(ValueError, match=f"^{path}{words}"):
+        seconds.load(tmp_path, "cpu")
+
+
+def test_committed_seconds_are_readable():
+    folder = Path(__file__).parents[1] / "golden"
+    assert all(seconds.load(folder, platform).rows for platform in ("cpu", "h100"))
+
+
+CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
+KEYS = {
+    Key("test_modes", "nano", "te-current", "emulated"): 20.0,
+    Key(TRAINED, "nano", "te-current", "emulated"): 10.0,
+    Key(TRAINED, "nano", "bf16", "native"): 5.0,
+}
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> str:
+    (tmp_path / "golden").mkdir()
+    (tmp_path / "golden" / "policy.toml").write_text(
+        '[[loss]]\nmargin = 0.005\nseeds = [3, 5]\nwhy = "a made-up row"\n'
+    )
+    return str(tmp_path / "golden")
+
+
+@pytest.fixture
+def records(trajectory, tmp_path: Path) -> Path:
+    """The records of a session of 100 s on a CPU with one worker: three seeds of 10 s (BF16: 5 s), and a check of 20 s."""
+    folder = tmp_path / "set"
+    runs = [
+        trajectory(r, s).model_copy(update={"seconds": t})
+        for r, t in (("bf16", 5.0), ("te-current", 10.0))
+        for s in range(3)
+    ]
+    where = runs[0].provenance
+    check = Measurements(cell=CELL, check="modes", values=[], seconds=20.0, provenance=where, session="s")
+    control, own = [name_of(r) for r in runs[:3]], [name_of(r) for r in runs[3:]]
+
+    def test(cell: str, name: str, took: float, *files: str) -> Selected:
+        return Selected(cell=cell, test=name, outcome="passed", records=list(files), seconds=took)
+
+    tests = [
+        test(CELL.id, TRAINED, 47.0, *own, *control),
+        test(CELL.control.id, TRAINED, 0.1, *control),
+        test(CELL.id, "test_modes", 33.0, name_of(check)),
+        Selected(cell=CELL.id, test="test_codes", outcome="skipped"),
+    ]
+    for record in (*runs, check):
+        write_json(folder / name_of(record), record)
+    made = Manifest(
+        session="s", options=[], started="a", ended="b", status="ok", provenance=where, seconds=100.0, selected=tests
+    )
+    manifest.write(folder, made)
+    return folder
+
+
+def test_plan_stores_the_seconds_of_records_without_waiting(records, golden, capsys):
+    assert main(["plan", str(records), "--write", "--golden-dir", golden]) == 0
+    assert seconds.load(Path(golden), "cpu").rows == KEYS
+    assert "cpu has no recorded seconds" in capsys.readouterr().out
+    assert main(["plan", str(records), "--golden-dir", golden]) == 0
+    assert "3 tests, 1 workers: estimated 65 s, took 100 s (-35%)" in capsys.readouterr().out
+
+
+def test_plan_takes_runs_of_a_set_without_a_manifest(records, golden, capsys):
+    for path in records.glob("manifest-*"):
+        path.unlink()
+    assert main(["plan", str(records), "--golden-dir", golden]) == 2
+    assert f"{records}: this set has no manifest" in capsys.readouterr().err
+    assert main(["plan", str(records), "--write", "--golden-dir", golden]) == 0
+    assert seconds.load(Path(golden), "cpu").rows == {k: v for k, v in KEYS.items() if k.test == TRAINED}
+
+
+@pytest.mark.parametrize(
+    ("options", "total", "hours", "shares"),
+    [
+        ((), 65, 0.02, ["3 tests, 65 s one after the other, takes 65 s"]),
+        (("--workers", "2"), 45, 0.01, ["3 tests, 65 s one after the other, takes 45 s"]),
+        (("--seeds", "5"), 95, 0.03, ["takes 95 s"]),
+        (("--versions", "2"), 130, 0.04, ["takes 65 s"]),
+        (("--shards", "2"), 45, 0.02, ["2 tests, 45 s one after", "1 tests, 20 s one after"]),
+        (("--test", "test_modes"), 20, 0.01, ["1 tests, 20 s one after the other, takes 20 s"]),
+        (("--recipe", "bf16"), 15, 0.00, ["1 tests, 15 s one after the other, takes 15 s"]),
+    ],
+)
+def test_plan_prints_what_each_machine_takes(golden, capsys, options, total, hours, shares):
+    seconds.write(Path(golden), "cpu", "x", KEYS)
+    workers = () if "--workers" in options else ("--workers", "1")
+    assert main(["plan", "--platform", "cpu", "--golden-dir", golden, *workers, *options]) == 0
+    out = capsys.readouterr().out
+    assert all(words in out for words in shares)
+    assert len(re.findall("shard", out)) == len(shares)
+    assert out.splitlines()[-1].startswith(f"{total} s for ")
+    assert out.splitlines()[-1].endswith(f", {hours:.2f} machine hours")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--platform", "b200"), "holds no seconds of such tests on b200"),
+        (("--write",), "--write needs the record sets of sessions"),
+        (("--shards", "0"), "--shards 0: at least 1 is needed"),
+        (("--seeds", "0"), "--seeds 0: at least 1 is needed"),
+        (("--platform", "cpu", "--shards", "4"), "--shards 4: there are 3 tests, and each shard needs one"),
+        (("--platform", "cpu", "--recipe", "bf61"), "unknown recipe with recorded seconds on cpu 'bf61': did you mean"),
+    ],
+)
+def test_plan_refuses_what_cannot_be_planned(golden, capsys, options, words):
+    seconds.write(Path(golden), "cpu", "x", KEYS)
+    assert main(["plan", "--golden-dir", golden, *options]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_plan_refuses_a_session_without_times(records, golden, capsys):
+    [made] = manifest.load([records])
+    manifest.write(records, made.model_copy(update={"seconds": None}))
+    assert main(["plan", str(records), "--golden-dir", golden]) == 2
+    assert "the manifest of session s has no times" in capsys.readouterr().err
