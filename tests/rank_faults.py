@@ -63,7 +63,7 @@ def hang(_: Any) -> None:
 
 def lose_patience(_: Any) -> None:
     """Wait for a collective no longer than a second from now on. All that follow need rank 1, and all before have ended."""
-    [watch] = [thread for thread in threading.enumerate() if isinstance(thread, worker.Watch)]
+    [watch] = [thread for thread in threading.enumerate() if isinstance(thread, worker.RankWatch)]
     assert watch.patience == 20
     watch.patience = 1
 
@@ -135,26 +135,26 @@ def precompute_forgotten() -> None:
 
 def scale_rounded() -> None:
     """Loaded weights are too large by the rounding of one scale in BF16."""
-    real = checkpoint.Session.load
+    real = checkpoint.ShardedRun.load
 
     def load(self: Any, folder: Path) -> None:
         real(self, folder)
         with torch.no_grad():
             local(next(self.model.parameters()).detach()).mul_(1 + 2**-9)
 
-    PLANTED.setattr(checkpoint.Session, "load", load)
+    PLANTED.setattr(checkpoint.ShardedRun, "load", load)
 
 
 def optimizer_lost() -> None:
     """The moments of the optimizer are not loaded."""
-    real = checkpoint.Session.load
+    real = checkpoint.ShardedRun.load
 
     def load(self: Any, folder: Path) -> None:
         kept = {p: {k: v.clone() for k, v in s.items()} for p, s in self.adamw.state.items()}
         real(self, folder)
         self.adamw.state.update(kept)
 
-    PLANTED.setattr(checkpoint.Session, "load", load)
+    PLANTED.setattr(checkpoint.ShardedRun, "load", load)
 
 
 PLANTS: dict[str, Callable[[], None]] = {

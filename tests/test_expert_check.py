@@ -38,7 +38,7 @@ def red(verdict: Verdict) -> dict[str, set[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", sorted({c.recipe for c in linear_cells()}))
-def test_sound_experts_are_green(recipe, judge):
+def test_sound_experts_pass(recipe, judge):
     verdict = judge(recipe)
     assert verdict.status == "pass", verdict.message()
 
@@ -47,14 +47,14 @@ def test_sound_experts_are_green(recipe, judge):
     ("operand", "gemms"),
     [("fprop_x", {"fprop", "wgrad"}), ("fprop_w", {"fprop", "dgrad"}), ("dgrad_dy", {"dgrad", "wgrad"})],
 )
-def test_the_scale_of_a_neighbor_is_red_at_the_expert(operand, gemms, judge, monkeypatch):
+def test_scale_of_a_neighbor_fails_at_the_expert(operand, gemms, judge, monkeypatch):
     """Current scaling has one scale for each operand of an expert, which both of its GEMMs read."""
     neighbors_scale(operand)(monkeypatch)
     busy = {f"expert {i}" for i, tokens in enumerate(experts.TOKENS) if tokens}
     assert red(judge("te-current")) == {f"{gemm} expert {what}": busy for gemm in gemms for what in ("sqnr", "gain")}
 
 
-def test_blocks_that_span_two_experts_are_red(session, judge, monkeypatch):
+def test_blocks_across_two_experts_fail(session, judge, monkeypatch):
     """MXFP8 of torchao with experts of 16 more rows: without the refusal, a block of 32 rows has a scale for two experts in wgrad."""
     preset = session.preset("tiny-moe")
     narrow = replace(preset.model, experts=replace(some(preset.model.experts), pad=16))
@@ -70,12 +70,12 @@ def test_blocks_that_span_two_experts_are_red(session, judge, monkeypatch):
     }  # the last of their rows share a block with larger ones
 
 
-def test_an_unwritten_gradient_of_an_idle_expert_is_red(judge, monkeypatch):
+def test_unwritten_gradient_of_an_idle_expert_fails(judge, monkeypatch):
     unwritten_gradient(monkeypatch)
     assert red(judge("te-current")) == {"idle result": {"wgrad"}}
 
 
-def test_an_expert_that_stayed_in_bf16_is_red(judge, monkeypatch):
+def test_expert_left_in_bf16_fails(judge, monkeypatch):
     """Too good is a fault, too."""
     converted(expert_in_bf16, experts)(monkeypatch)
     found = red(judge("te-current"))

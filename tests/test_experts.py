@@ -14,7 +14,7 @@ from fp8parity.judging import references
 from fp8parity.numerics import prng
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.training.loop import mode_for, train
+from fp8parity.training.loop import train
 from fp8parity.workload import corpus, models
 from fp8parity.workload.experts import ExpertLinears, Experts, Routing, TokenGroups, fixed_choice
 from fp8parity.workload.mixture import MixtureOfExperts
@@ -38,7 +38,7 @@ def tokens(count: int = 24, dim: int = 32) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("routing", Routing)
-def test_the_layer_is_the_weighted_sum_of_the_mlps_of_each_token(routing):
+def test_layer_is_the_weighted_sum_of_mlps(routing):
     """A loop over tokens in FP64, with the experts that the layer chose."""
     moe = layer(replace(MIXED, experts=Experts(4, top_k=3, routing=routing))).double()
     x = tokens().double()
@@ -84,7 +84,7 @@ def test_the_fixed_routing_is_that_of_bf16(recipe, execution):
     assert not torch.equal(seen["bf16"][0], seen["bf16"][1])
 
 
-def test_groups_hold_each_slot_once_and_pad_each_expert():
+def test_groups_hold_each_slot_and_pad_each_expert():
     experts = Experts(4, top_k=1, pad=8)
     chosen = torch.tensor([3, 1, 3, 0] + 9 * [3])[:, None]
     groups = TokenGroups.of(chosen, experts)
@@ -93,7 +93,7 @@ def test_groups_hold_each_slot_once_and_pad_each_expert():
     assert groups.places.tolist() == [24, 8, 25, 0, *range(26, 35)]
 
 
-def test_an_expert_without_a_token_has_a_gradient_of_exact_zero():
+def test_expert_without_a_token_has_zero_gradient():
     """In BF16 without any padding, where it has no row, and with a padding, where its rows are zero."""
     chosen = torch.tensor([0, 2, 2])[:, None]
     for counts in ((1, 0, 2), TokenGroups.of(chosen, Experts(3, top_k=1, pad=16)).counts):
@@ -162,15 +162,7 @@ def test_a_free_routing_in_a_graph_is_refused(monkeypatch):
     layer().route(torch.zeros(8, 4))
 
 
-def test_a_free_routing_runs_eagerly():
-    """Its counts are read on the host in each step, so no graph can hold it."""
-    free = replace(MIXED, experts=Experts(4, routing=Routing.FREE))
-    cuda = torch.device("cuda")
-    assert mode_for(RECIPES["bf16"], Execution.NATIVE, cuda, free.default_mode) == Mode.EAGER
-    assert mode_for(RECIPES["bf16"], Execution.NATIVE, cuda, MIXED.default_mode) == Mode.GRAPHED
-
-
-def test_the_free_routing_of_docs_recipes_trains(eager):
+def test_free_routing_of_the_page_trains(eager):
     """The model that the page shows, with shorter steps. The router learns, and FP8 sends some tokens to other experts than BF16."""
     [preset] = example(1, PAGE).pytest_fp8parity_models()
     assert preset.model.experts.routing == Routing.FREE

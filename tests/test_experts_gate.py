@@ -25,7 +25,7 @@ def pytest_fp8parity_models():
 
 
 @pytest.mark.slow
-def test_a_mixture_is_recorded_and_judged_as_any_other_model(tmp_path: Path):
+def test_mixture_is_recorded_and_judged(tmp_path: Path):
     project = projects.make(tmp_path)
     (project / "conftest.py").write_text(MODEL)
     projects.commit(project)

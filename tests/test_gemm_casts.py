@@ -38,21 +38,7 @@ def test_the_same_compiler_fuses_casts_alike(kernels, words):
     assert (verdict.status, verdict.headline) == ("fail", f"up fprop training: {words}")
 
 
-def test_each_entry_has_its_own_packages():
-    """Another recipe of the file was stored with newer ones. A sound record with these is no extra cast, because a compiler fused it."""
-    fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
-    other = made(cell=made().cell.model_copy(update={"recipe": "te-block"}), provenance=UPGRADED)
-    golden = pooling.updated(pooling.updated(None, [fused]), [other])
-    assert golden.provenance == UPGRADED
-    more = changed(
-        made(casts=[], provenance=UPGRADED),
-        "up fprop training",
-        kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"],
-    )
-    assert judged(more, golden).status == "pass"
-
-
-def test_with_other_packages_the_number_of_casts_counts_only_where_they_run_alone():
+def test_casts_of_other_packages_count_if_they_run_alone():
     """The casts of another linear say nothing about those of this one."""
     others = [c for c in made().casts if c.linear != "up"]
     kernels = ["cast"] * 3 + ["nvjet_sm90_qqtst"]

@@ -35,7 +35,7 @@ BLOCKS_OF_32 = {r.name for r in RECIPES.values() if r.features == 32 and not r.b
         (GemmShape("up", 7, 7, 7), "bf16", None),
     ],
 )
-def test_the_first_dimension_is_found(shape, recipe, found):
+def test_first_unfit_dimension_is_found(shape, recipe, found):
     near = GemmShape("near", 64, 64, 64)
     assert misfit(RECIPES[recipe], [near, shape]) == (found and Misfit(recipe, "up", *found))
 
@@ -67,76 +67,36 @@ def model(tmp_path, **changes: int) -> str:
     return str(path)
 
 
-class TestNamed:
-    def refused(self, capsys, *args: str) -> str:
-        assert main(["gemm", *args, "--recipe", "te-current"]) == 2
-        said = capsys.readouterr()
-        assert not said.out
-        [line] = said.err.splitlines()
-        return str(line)
-
-    @pytest.mark.parametrize(
-        ("changes", "args", "words"),
-        [
-            ({"intermediate_size": 4100}, [], f"gate and up has 8200 output features (N){NOT}"),
-            ({"num_key_value_heads": 1, "head_dim": 20}, ["--separate"], f"k and v has 20 output features (N){NOT}"),
-            ({}, ["--sequence", "100"], f"qkv has 100 tokens (M){NOT}; change --micro-batch or --sequence"),
-            ({"vocab_size": 50_257}, [], f"lm_head has 50257 output features (N){NOT}; --no-head leaves it out"),
-        ],
-    )
-    def test_a_named_recipe_is_refused_in_one_line(self, timed, tmp_path, capsys, changes, args, words):
-        assert self.refused(capsys, model(tmp_path, **changes), *args) == f"fp8parity: te-current: {words}"
-        assert timed == []
-
-    def test_a_list_has_no_batch_to_change(self, timed, capsys):
-        assert self.refused(capsys, "64x32x32,72x32x96").endswith(f"72x32x96 has 72 tokens (M){NOT}")
-        assert timed == []
-
-    def test_a_recipe_that_fits_is_not_timed_beside_one_that_does_not(self, timed, capsys):
-        assert main(["gemm", "64x48x64", "--recipe", "te-current", "--recipe", "te-mxfp8"]) == 2
-        assert (
-            capsys.readouterr().err
-            == "fp8parity: te-mxfp8: 64x48x64 has 48 input features (K), and they are not divisible by 32\n"
-        )
-        assert timed == []
-
-    def test_without_the_head_it_is_timed(self, timed, tmp_path):
-        assert main(["gemm", model(tmp_path, vocab_size=50_257), "--recipe", "te-current", "--no-head"]) == 0
-        assert timed == ["te-current"]
+@pytest.mark.parametrize(
+    ("changes", "args", "words"),
+    [
+        ({"intermediate_size": 4100}, [], f"gate and up has 8200 output features (N){NOT}"),
+        ({"num_key_value_heads": 1, "head_dim": 20}, ["--separate"], f"k and v has 20 output features (N){NOT}"),
+        ({}, ["--sequence", "100"], f"qkv has 100 tokens (M){NOT}; change --micro-batch or --sequence"),
+        ({"vocab_size": 50_257}, [], f"lm_head has 50257 output features (N){NOT}; --no-head leaves it out"),
+    ],
+)
+def test_named_recipe_that_does_not_fit_is_refused(timed, tmp_path, capsys, changes, args, words):
+    assert main(["gemm", model(tmp_path, **changes), *args, "--recipe", "te-current"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err, timed) == ("", f"fp8parity: te-current: {words}\n", [])
 
 
-class TestByDefault:
-    def test_recipes_that_do_not_fit_are_left_out_with_a_line_each(self, timed, capsys):
-        assert main(["gemm", "64x48x64"]) == 0
-        lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
-        out = [name for name in RECIPES if name in BLOCKS_OF_32]
-        assert lines == [
-            f"left out: {n}: 64x48x64 has 48 input features (K), and they are not divisible by 32" for n in out
-        ]
-        assert out and timed and not BLOCKS_OF_32 & set(timed)
-
-    def test_all_are_timed_if_they_fit(self, timed, capsys):
-        assert main(["gemm", "64x64x64"]) == 0
-        assert "left out" not in capsys.readouterr().out
-        assert set(timed) >= BLOCKS_OF_32
-
-    def test_if_none_is_left_that_is_an_error(self, timed, capsys):
-        assert main(["gemm", "64x40x64"]) == 2
-        said = capsys.readouterr()
-        assert (
-            said.err.startswith("fp8parity: no recipe that runs here can take these GEMMs: ")
-            and len(said.err.splitlines()) == 1
-        )
-        assert " has 40 input features (K), and they are not divisible by " in said.err
-        assert not said.out and timed == []
-
-    def test_if_none_runs_here_that_is_an_error(self, timed, monkeypatch, capsys):
-        monkeypatch.setattr("fp8parity.training.hardware.detect", lambda requested: Hardware("t4", "cuda:0", (7, 5)))
-        assert main(["gemm", "64x64x64"]) == 2
-        assert capsys.readouterr().err.startswith("fp8parity: no recipe runs here: ")
-        assert timed == []
+def test_recipe_that_fits_without_the_head_is_timed(timed, tmp_path):
+    assert main(["gemm", model(tmp_path, vocab_size=50_257), "--recipe", "te-current", "--no-head"]) == 0
+    assert timed == ["te-current"]
 
 
-def test_tokens_and_features_are_divided_alike():
-    """With --published, dgrad and wgrad are forward passes of exchanged dimensions. The check before the timing does not exchange them."""
-    assert all(r.tokens == r.features for r in RECIPES.values() if r.native)
+def test_default_recipes_that_do_not_fit_are_left_out(timed, capsys):
+    assert main(["gemm", "64x48x64"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]
+    assert {line.split(": ")[1] for line in lines} == BLOCKS_OF_32
+    assert all(line.endswith("has 48 input features (K), and they are not divisible by 32") for line in lines)
+    assert timed and not BLOCKS_OF_32 & set(timed)
+
+
+def test_no_default_recipe_that_fits_is_an_error(timed, capsys):
+    assert main(["gemm", "64x40x64"]) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("fp8parity: no recipe that runs here can take these GEMMs: ")
+    assert (said.out, said.err.count("\n"), timed) == ("", 1, [])

@@ -19,12 +19,7 @@ def test_rows_without_signal_have_no_sqnr():
         assert found[0] == pytest.approx(20.0) and found[1] > 1000 and found[2] == value
 
 
-def test_a_row_that_is_nan_stays_so():
-    found = gradients._row_sqnr(torch.ones(2, 2), torch.tensor([[1.0, 1.0], [math.nan, 1.0]]))
-    assert math.isnan(float(found.min()))
-
-
-def test_underflow_and_saturation_are_those_of_the_worst_layer():
+def test_underflow_and_saturation_of_the_worst_layer():
     """One linear sees nothing but values that are far below its largest one, and one linear in which half of the values are the largest."""
     config, recipe = presets()["micro"].model, RECIPES["te-current"]
     model = models.build(config, 0).float()
@@ -43,3 +38,34 @@ def test_underflow_and_saturation_are_those_of_the_worst_layer():
         found = gradients._underflow_and_saturation(model, recipe, batch)
         handle.remove()
         assert found[what] == pytest.approx(share)
+
+
+def test_state_is_made_by_the_first_process(tmp_path):
+    made = []
+
+    def make() -> dict[str, torch.Tensor]:
+        made.append(1)
+        return {"w": torch.tensor([1.0, 2.0**-8], dtype=torch.bfloat16)}
+
+    first, second = (gradients.made_once(tmp_path, "state", make) for _ in range(2))
+    assert len(made) == 1
+    assert first["w"].dtype == second["w"].dtype == torch.bfloat16
+    assert first["w"].tolist() == second["w"].tolist() == [1.0, 2.0**-8]
+    gradients.made_once(None, "state", make)
+    assert len(made) == 2
+
+
+def test_a_trained_state_depends_on_model_and_corpus_only(session, tmp_path, monkeypatch):
+    calls = []
+
+    def trained(config, corpus, device):
+        calls.append(config.dim)
+        return {"w": torch.full((1,), float(config.dim))}
+
+    monkeypatch.setattr(gradients, "_trained", trained)
+    model, device = session.subject("te-current").model, torch.device("cpu")
+    for folder in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        gradients.trained_state.cache_clear()  # another process
+        assert gradients.trained_state(model, "topics", device, folder)["w"].tolist() == [64.0]
+    assert calls == [64] * 2
+    gradients.trained_state.cache_clear()

@@ -53,7 +53,7 @@ def left_in_bf16(name: str) -> Plant:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["micro", "tiny"])
-def test_the_trained_state_has_learnt_context(name, session):
+def test_trained_state_has_learned_context(name, session):
     """Its held-out loss went half of the way from the unigram to the bigram entropy. micro: 62%, tiny: 110%, mini: 123%."""
     config, stream = presets()[name].model, corpus.load("topics")
     assert stream.floor is not None
@@ -127,14 +127,14 @@ def red(measure, sound):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", CELLS)
 @pytest.mark.parametrize("place", FAULTS)
-def test_a_wrong_gradient_is_red_at_its_parameter_and_nowhere_else(place, recipe, red):
+def test_wrong_gradient_fails_at_its_parameter_only(place, recipe, red):
     plant, low, high = FAULTS[place]
     found = red(recipe, plant)
     assert list(found) == [f"gradient sqnr @ {place}"]
     assert low <= found[f"gradient sqnr @ {place}"] <= high
 
 
-def test_a_layer_that_was_left_in_bf16_is_red_at_its_place(red):
+def test_layer_left_in_bf16_fails_at_its_place(red):
     assert "fprop layer sqnr @ 0.mlp.gate_proj" in red("te-current", left_in_bf16("layers.0.mlp.gate_proj"))
 
 
@@ -159,12 +159,6 @@ def power_of(*batches: tuple[list[float], list[float]]) -> layers.Power:
     return layers.Power(*pairs.tolist())
 
 
-def test_the_power_of_batches_adds_up():
-    power = power_of(([3.0, 0.0], [3.0, 1.0]), ([0.0, 9.0], [0.0, 9.0]))
-    assert (power.signal, power.noise) == (90, 1)
-    assert power.sqnr == pytest.approx(10 * math.log10(90))
-
-
 @pytest.mark.parametrize(
     ("reference", "got", "value"),
     [
@@ -179,7 +173,7 @@ def test_the_power_of_special_values(reference, got, value):
     assert power_of(([reference], [got])).sqnr == pytest.approx(value, nan_ok=True)
 
 
-def test_a_gradient_that_is_missing_on_one_side_is_an_error(session, eager, monkeypatch):
+def test_gradient_missing_on_one_side_is_an_error(session, eager, monkeypatch):
     real = layers.gradients
 
     def without(converted, batch):

@@ -1,12 +1,15 @@
 """Models, corpora and random bits: the same numbers everywhere."""
 
+import hashlib
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 from fp8parity.numerics import prng
-from fp8parity.workload import corpus, models
+from fp8parity.workload import corpus, models, topics
 from fp8parity.workload.models import MODELS, ModelConfig, build, weights_hash
 from fp8parity.workload.schedule import SCHEDULES, spec_hash
 
@@ -27,7 +30,7 @@ def test_normal_draws():
     assert float(z.abs().max()) <= 3.4642
 
 
-def test_below_is_uniform():
+def test_randint_is_uniform():
     counts = np.bincount(prng.randint(7, 1, 0, 70_000).numpy(), minlength=7)
     assert len(counts) == 7
     assert abs(counts - 10_000).max() < 500
@@ -39,11 +42,8 @@ def test_preset_sizes(config):
     assert abs(config.parameters / wanted - 1) < 0.08
     with torch.device("meta"):
         assert sum(p.numel() for p in models.Transformer(config).parameters()) == config.parameters
-    assert (
-        config.dim % (64 if config.name == "micro" else 128)
-        == config.hidden % (64 if config.name == "micro" else 128)
-        == 0
-    )
+    multiple = 64 if config.name == "micro" else 128
+    assert config.dim % multiple == config.hidden % multiple == 0
     assert (config.kv_heads * config.head_dim) % 32 == 0
     assert config.name in SCHEDULES
 
@@ -120,28 +120,54 @@ def test_a_short_or_columnless_text_is_refused(tmp_path):
         corpus.load(f"text:{tmp_path / 'b.parquet'}")
 
 
-def test_spec_hash_sees_dimensions_schedule_and_corpus_but_not_threads():
-    from dataclasses import replace
-
+def test_spec_hash_depends_on_all_but_threads():
     tiny, schedule = MODELS[0], SCHEDULES["tiny"]
     base = spec_hash(tiny, schedule, "topics")
     assert base == spec_hash(tiny, replace(schedule, threads=2), "topics")
+    others = [
+        (tiny, replace(schedule, lr=1.0), "topics"),
+        (tiny, schedule, "x"),
+        (replace(tiny, dim=256), schedule, "topics"),
+    ]
+    assert len({base, *(spec_hash(*other) for other in others)}) == 4
+
+
+def test_topics_bytes_are_pinned():
+    text = topics.tokens(2**16, "train")
     assert (
-        len(
-            {
-                base,
-                spec_hash(tiny, replace(schedule, lr=1.0), "topics"),
-                spec_hash(tiny, schedule, "x"),
-                spec_hash(replace(tiny, dim=256), schedule, "topics"),
-            }
-        )
-        == 4
+        hashlib.sha256(text.tobytes()).hexdigest() == "45d5b993c43e38ea723162518005221b7fcc868e9e43ebdf276f798a7b510864"
     )
+    assert not np.array_equal(text, topics.tokens(2**16, "validation"))
 
 
-def test_schedule_ends_at_zero():
-    s = SCHEDULES["tiny"]
-    assert s.lr_at(s.warmup - 1) == s.lr
-    assert s.lr_at(0) == s.lr / s.warmup
-    assert 0 < s.lr_at(s.steps - 1) < s.lr * 1e-3
-    assert s.validates(s.steps - 1)
+def test_paragraph_has_one_topic_and_marked_segments():
+    text = topics.tokens(132 * 100, "train").reshape(100, 4, 33)
+    markers = text[:, :, 0]
+    assert (markers == markers[:, :1]).all()
+    assert sorted(set(markers.ravel())) == [64, 65, 66, 67]
+    assert text[:, :, 1:].max() < 64
+
+
+def test_entropy_rate_equals_that_of_the_text():
+    """The mean information of 250,000 bytes is within 0.5% of the exact rate."""
+    text = topics.tokens(132 * 2000, "train").reshape(2000, 4, 33).astype(int)
+    p = topics.weights() / topics.weights().sum(2, keepdims=True)
+    before = np.concatenate([np.zeros((2000, 4, 1), int), text[:, :, 1:-1]], axis=2)
+    information = -np.log(p[text[:, :, :1] - 64, before, text[:, :, 1:]]).sum() + 2000 * np.log(4)
+    assert information / text.size == pytest.approx(topics.entropy_rate(), rel=0.005)
+
+
+def test_topics_entropies_leave_context_to_learn():
+    """The signal of the corpus: the loss falls from unigram to bigram, and from bigram to the entropy rate."""
+    stream = corpus.load("topics")
+    assert stream.unigram == pytest.approx(4.084, abs=0.001)
+    assert stream.bigram == pytest.approx(3.647, abs=0.001)
+    assert stream.floor == pytest.approx(3.2993, abs=0.0001)
+
+
+def test_entropies_of_alternating_symbols():
+    """Two symbols that take turns: one nat-bit of frequency, and nothing left after the symbol before."""
+    turns = torch.tensor([0, 1] * 4096, dtype=torch.uint8)
+    stream = corpus.TokenStream("turns", turns, turns, "print")
+    assert stream.unigram == pytest.approx(np.log(2), abs=1e-6)
+    assert stream.bigram == pytest.approx(0, abs=1e-6)

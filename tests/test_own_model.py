@@ -12,7 +12,7 @@ from fp8parity.recipes.conversion import placed
 from fp8parity.recipes.registry import ADAPTERS
 from fp8parity.records.cell import Execution
 from fp8parity.workload.own import OwnModel
-from own_models import CPU, FILES, Pair, ids, own, small, trained
+from own_models import CPU, FILES, Pair, own, small, trained
 from torch import Tensor, nn
 
 BLOCK = ("attn", "fc", "out", "proj")
@@ -27,7 +27,7 @@ CONVERTED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["te-current", "ao-tensorwise"])
 @pytest.mark.parametrize("name", FILES)
-def test_the_linears_of_the_blocks_are_converted_and_trained(name, recipe, eager):
+def test_linears_of_blocks_are_converted_and_trained(name, recipe, eager):
     """Convolutions, embeddings, norms and the head are left alone. Every parameter has a gradient, biases too."""
     model = own(name)
     control, run = trained(model), trained(model, recipe)
@@ -39,7 +39,7 @@ def test_the_linears_of_the_blocks_are_converted_and_trained(name, recipe, eager
     assert run.parameters == control.parameters > 50_000
 
 
-def test_two_runs_of_a_seed_are_equal_to_the_bit_and_seeds_differ():
+def test_runs_of_a_seed_are_equal_and_seeds_differ():
     model = own("my_vit", steps=3)
     first, again, other = trained(model), trained(model), trained(model, seed=1)
     assert (first.loss, first.final_weights) == (again.loss, again.final_weights)
@@ -50,7 +50,7 @@ def states() -> tuple[object, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
 
 
-def test_the_generators_of_the_process_stay_as_they_are(monkeypatch):
+def test_generators_of_the_process_are_unchanged(monkeypatch):
     """Those of GPUs too, which ``torch.manual_seed`` would seed: without a GPU in use, once the first one is used."""
     before, seeded = states(), list[int]()
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
@@ -59,33 +59,8 @@ def test_the_generators_of_the_process_stay_as_they_are(monkeypatch):
     assert (states(), seeded) == (before, [])
 
 
-def test_a_gpu_in_use_is_seeded_for_the_call_alone(monkeypatch):
-    kept = {0: "mine", 1: "mine too"}
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: kept[device])
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: kept.update({device: state}))
-    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: kept.update({0: f"{seed}", 1: f"{seed}"}))
-    seen = []
-
-    def batches(seed: int, step: int) -> tuple[Tensor, Tensor]:
-        seen.append(dict(kept))
-        return ids(seed, step)
-
-    model = small(batches=batches)
-    for at in ((0, 0), (0, 1), (0, 0)):
-        model.batch(*at)
-    assert seen[0] == seen[2] != seen[1] and "mine" not in seen[0].values()
-    assert kept == {0: "mine", 1: "mine too"}
-
-
-def test_data_without_tokens_has_no_entropies():
-    run = trained(own("my_vit", steps=2))
-    assert (run.floor, run.unigram, run.bigram) == (None, 0.0, 0.0)
-
-
 @pytest.mark.parametrize("recipe", ["te-current", "ao-rowwise"])
-def test_a_tied_linear_stays_tied_where_the_weight_is_shared(recipe, eager):
+def test_tied_linear_remains_tied(recipe, eager):
     model = small().initial(0, CPU)
     converted = recipes.apply(model, recipes.get(recipe), Execution.EMULATED, tokens=128).model
     assert converted.get_parameter("unembed.weight") is converted.get_parameter("embedding.weight")
@@ -116,7 +91,7 @@ def copying(monkeypatch):
     monkeypatch.setitem(ADAPTERS, "emulated", Copies())
 
 
-def test_a_tied_linear_is_refused_where_the_module_holds_a_copy(copying, eager):
+def test_tied_linear_with_a_copy_is_refused(copying, eager):
     with pytest.raises(
         ValueError,
         match="te-current: embedding.weight and unembed.weight are tied, and the converted modules hold copies",
@@ -131,7 +106,7 @@ def frozen(seed: int) -> nn.Module:
     return module
 
 
-def test_a_frozen_layer_that_the_vendor_would_train_is_refused(copying, eager):
+def test_frozen_layer_that_is_trained_is_refused(copying, eager):
     with pytest.raises(ValueError, match="te-current: inner.weight is frozen, and the converted module trains it"):
         trained(small(factory=frozen), "te-current")
 
@@ -150,7 +125,7 @@ class WithLoRA(Pair):
 
 
 @pytest.mark.parametrize("recipe", ["bf16", "te-current", "ao-tensorwise"])
-def test_frozen_layers_are_converted_and_stay_as_they_are(recipe, eager, monkeypatch):
+def test_frozen_layers_are_converted_and_unchanged(recipe, eager, monkeypatch):
     """Weight decay and the optimizer leave them alone, and the gradient passes through them in FP8."""
     model = small(factory=lambda seed: WithLoRA(), keep=("low_",))
     assert model.parameters and model.rows_of(model.schedule, CPU)  # checked before, so that one more module is made

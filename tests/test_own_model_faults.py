@@ -73,7 +73,7 @@ def test_a_fault_is_red(name, fault, monkeypatch, judged):
     assert found.status == "fail", found.message()
 
 
-def test_a_golden_that_has_learnt_too_little_decides_nothing(tmp_path, eager):
+def test_golden_that_learned_too_little_is_inconclusive(tmp_path, eager):
     """Nothing is known of the entropy of such data, so the loss itself must have fallen."""
     (tmp_path / policy.FILE).write_text(shown_policy())
     model = own("my_models", 4)

@@ -46,51 +46,36 @@ def floats(seed, step):
     return torch.randn(16, 32), torch.zeros(16)
 
 
+def changed(change):
+    """``loss`` with a change, as a field of a model."""
+    return {"loss": lambda *args: change(loss(*args))}
+
+
+def batch_of(make):
+    """A batch of one tensor, as a field of a model."""
+    return {"batches": lambda seed, step: (make(seed, step),)}
+
+
+HELD = "held out, is the same batch as batches(0, 0)"
+FLOATS = {"loss": lambda m, x, y: m.inner(x).float().sum() ** 2, "batches": floats}
 WRONG = {
-    "the loss is None": (
-        small(loss=lambda *a: None),
-        "pair: its loss returned NoneType; return the mean loss as a scalar tensor",
-    ),
-    "a loss for each row": (small(loss=lambda *a: loss(*a) * torch.ones(8)), "its loss returned a tensor of shape [8]"),
-    "the loss is BF16": (
-        small(loss=lambda *a: loss(*a).bfloat16()),
-        "its loss is torch.bfloat16, whose steps hide gaps",
-    ),
-    "the loss is detached": (small(loss=lambda *a: loss(*a).detach()), "its loss has no gradient"),
-    "the loss is negative": (
-        small(loss=lambda *a: loss(*a) - 9),
-        "gaps are relative, so it must be positive and finite",
-    ),
-    "the loss is NaN": (small(loss=lambda *a: loss(*a) * torch.nan), "its first loss is nan"),
-    "dropout": (small(loss=loss, factory=lambda seed: Dropped()), "on the same weights and batch; switch dropout off"),
-    "inputs in FP32": (
-        small(loss=lambda m, x, y: m.inner(x).float().sum() ** 2, batches=floats),
-        "weights are BF16, so floating-point inputs must be BF16",
-    ),
-    "no tuple": (
-        small(batches=lambda *at: {"ids": ids(*at)[0]}),
-        "batches(0, 0) returned dict; return a tuple of tensors",
-    ),
-    "a counter": (
-        small(batches=lambda *at: (torch.tensor(next(COUNT)),)),
-        "batches(0, 0) returned another batch the second time",
-    ),
-    "one batch for all": (
-        small(batches=lambda *at: (torch.arange(8),)),
-        "batches(0, 1) is the same batch as batches(0, 0)",
-    ),
-    "one batch a step": (
-        small(batches=lambda seed, step: (torch.tensor(step),)),
-        "batches(1, 0) is the same batch as batches(0, 0)",
-    ),
-    "validation is training": (
-        small(batches=lambda seed, step: (torch.tensor([seed % HELD_OUT, step]),)),
-        "held out, is the same batch as batches(0, 0)",
-    ),
-    "no module": (small(factory=lambda seed: None), "factory(0) returned NoneType; return an nn.Module"),
-    "other weights each time": (small(factory=unseeded), "factory(0) returned other weights the second time"),
-    "the same weights for all": (small(factory=constant), "factory(0) and factory(1) returned the same weights"),
-    "nothing is trained": (small(factory=untrained), "no parameter of the module is trained"),
+    "loss None": ({"loss": lambda *a: None}, "its loss returned NoneType; return the mean loss as a scalar tensor"),
+    "loss by row": (changed(lambda x: x * torch.ones(8)), "its loss returned a tensor of shape [8]"),
+    "loss in BF16": (changed(lambda x: x.bfloat16()), "its loss is torch.bfloat16"),
+    "loss detached": (changed(lambda x: x.detach()), "its loss has no gradient"),
+    "loss negative": (changed(lambda x: x - 9), "gaps are relative, so it must be positive and finite"),
+    "loss NaN": (changed(lambda x: x * torch.nan), "its first loss is nan"),
+    "dropout": ({"loss": loss, "factory": lambda seed: Dropped()}, "on the same weights and batch; switch dropout off"),
+    "inputs in FP32": (FLOATS, "weights are BF16, so floating-point inputs must be BF16"),
+    "no tuple": ({"batches": lambda *at: {"ids": ids(*at)[0]}}, "batches(0, 0) returned dict; return a tuple"),
+    "a counter": (batch_of(lambda *at: torch.tensor(next(COUNT))), "batches(0, 0) returned another batch the second"),
+    "one batch": (batch_of(lambda *at: torch.arange(8)), "batches(0, 1) is the same batch as batches(0, 0)"),
+    "one batch a step": (batch_of(lambda seed, step: torch.tensor(step)), "batches(1, 0) is the same batch as"),
+    "validation": (batch_of(lambda seed, step: torch.tensor([seed % HELD_OUT, step])), HELD),
+    "no module": ({"factory": lambda seed: None}, "factory(0) returned NoneType; return an nn.Module"),
+    "other weights": ({"factory": unseeded}, "factory(0) returned other weights the second time"),
+    "equal weights": ({"factory": constant}, "factory(0) and factory(1) returned the same weights"),
+    "nothing trained": ({"factory": untrained}, "no parameter of the module is trained"),
 }
 
 
@@ -107,10 +92,10 @@ def trajectory(session, tmp_path):
     assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"], "something was half-written"
 
 
-@pytest.mark.parametrize(("model", "sentence"), WRONG.values(), ids=WRONG)
-def test_one_sentence_and_nothing_written(model, sentence, trajectory):
+@pytest.mark.parametrize(("fields", "sentence"), WRONG.values(), ids=WRONG)
+def test_wrong_model_is_one_sentence_and_no_file(fields, sentence, trajectory):
     with pytest.raises(ValueError, match=re.escape(sentence)) as error:
-        trajectory(model)
+        trajectory(small(**fields))
     assert str(error.value).startswith("pair: ") and "\n" not in str(error.value)
 
 
@@ -152,31 +137,22 @@ class WithoutLinears(nn.Module):
 
 
 UNFIT = {
-    "dimensions": (
-        small(factory=odd),
-        "inner.out_features = 40 is not divisible by 16; filter the module out or change the model",
-    ),
-    "rows": (
-        small(batches=short),
-        "inner sees 24 rows a microbatch, and they are not divisible by 16; change the batch",
-    ),
-    "not called": (
-        small(factory=lambda seed: Attends()),
-        "attention.out_proj is not called as a module (nn.MultiheadAttention reads",
-    ),
-    "nothing to convert": (small(factory=lambda seed: WithoutLinears()), "converted no module"),
+    "dimensions": ({"factory": odd}, "inner.out_features = 40 is not divisible by 16"),
+    "rows": ({"batches": short}, "inner sees 24 rows a microbatch, and they are not divisible by 16"),
+    "not called": ({"factory": lambda seed: Attends()}, "attention.out_proj is not called as a module"),
+    "nothing to convert": ({"factory": lambda seed: WithoutLinears()}, "converted no module"),
 }
 
 
-@pytest.mark.parametrize(("model", "sentence"), UNFIT.values(), ids=UNFIT)
-def test_a_model_that_a_recipe_cannot_convert(model, sentence, trajectory, eager):
+@pytest.mark.parametrize(("fields", "sentence"), UNFIT.values(), ids=UNFIT)
+def test_unfit_model_is_refused_by_the_recipe(fields, sentence, trajectory, eager):
     with pytest.raises(ValueError, match=re.escape(sentence)) as error:
-        trajectory(model, "te-current")
+        trajectory(small(**fields), "te-current")
     assert str(error.value).startswith("te-current") and "\n" not in str(error.value)
 
 
-def test_what_is_kept_in_bf16_is_no_obstacle(eager):
-    attends = replace(UNFIT["not called"][0], keep=("attention",))
+def test_module_kept_in_bf16_is_no_obstacle(eager):
+    attends = small(factory=lambda seed: Attends(), keep=("attention",))
     assert [m.fqn for m in trained(attends, "te-current").inventory] == ["unembed"]
     uneven = small(factory=half_odd, batches=lambda *at: tuple(t % 40 for t in ids(*at)), keep=("unembed",))
     assert [m.fqn for m in trained(uneven, "te-current").inventory] == ["inner"]
@@ -187,12 +163,12 @@ def test_another_corpus_is_refused(trajectory):
         trajectory(small(), corpus="topics")
 
 
-def test_numerics_checks_and_timings_need_a_model_of_this_project(session):
+def test_numerics_checks_need_a_model_of_this_project(session):
     session.presets = {"pair": small()}
     cell = Cell(model="pair", recipe="te-current", execution=Execution.EMULATED, corpus="chain")
     assert session.skip_reason("gradients", cell) == NOT_OURS.format("pair")
     for work in (lambda: session.measure("gradients", cell), lambda: session.spec(cell)):
-        with pytest.raises(ValueError, match="pair is a model of your own, and this check needs one of this project's"):
+        with pytest.raises(ValueError, match="pair is your own model, and this check needs one of this project's"):
             work()
     assert session.gradients(cell.control) == []
 
@@ -204,9 +180,7 @@ def test_modes(session, tmp_path):
     cell = Cell(model=model.name, recipe="bf16", execution=Execution.NATIVE, corpus=model.corpus)
     assert session.trajectory(cell, 0).mode == Mode.EAGER
     session.settings = Settings(records=tmp_path / "other", mode=Mode.COMPILED)
-    with pytest.raises(
-        ValueError, match=r"mode compiled compiles the blocks of a model; name the module that holds them"
-    ):
+    with pytest.raises(ValueError, match=r"mode compiled compiles blocks; name the module that holds them"):
         session.trajectory(cell.model_copy(update={"model": "bare"}), 0)
     session.settings = Settings(records=tmp_path / "other", mode=Mode.GRAPHED)
     with pytest.raises(ValueError, match="mode graphed captures CUDA graphs and needs a GPU"):

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from faults.places import SPEC, Change, converted, not_quantized, quantized
 from fp8parity.checks.places import Watched
-from fp8parity.gate import selection
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.placed import Rule
@@ -43,7 +42,7 @@ def named(found: Verdict) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", [r for r in RECIPES if RECIPES[r].linear.quantized])
-def test_sound_recipes_do_at_each_place_what_they_say(judged, recipe):
+def test_sound_recipes_pass(judged, recipe):
     found = judged(recipe=recipe)
     assert found.status == "pass", found.message()
 
@@ -56,7 +55,7 @@ TIED = "wgrad of lm_head is not looked at: its weight is tied"
     [(lambda model: None, set()), (quantized("lm_head"), {"fprop", "dgrad"})],
     ids=["sound", "head in FP8"],
 )
-def test_the_wgrad_of_a_tied_head_is_left_out(session, judged, plant, wrong):
+def test_wgrad_of_a_tied_head_is_left_out(session, judged, plant, wrong):
     """Its gradient holds that of the embedding, too. What the head itself multiplies is looked at."""
     nano = session.presets["nano"]
     session.presets["nano"] = replace(nano, model=replace(nano.model, tied=True))
@@ -67,7 +66,7 @@ def test_the_wgrad_of_a_tied_head_is_left_out(session, judged, plant, wrong):
     assert TIED in [text for name, text in found.lines if name == "note"]
 
 
-def test_a_layer_that_should_be_quantized_and_is_not(judged):
+def test_layer_wrongly_in_bf16_is_named(judged):
     found = judged(not_quantized("layers.1.mlp.up_proj"))
     assert found.status == "fail"
     assert named(found) == {f"misplaced {gemm} @ layers.1.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, (
@@ -75,7 +74,7 @@ def test_a_layer_that_should_be_quantized_and_is_not(judged):
     )
 
 
-def test_a_layer_that_should_be_bf16_and_is_not(judged):
+def test_layer_wrongly_quantized_is_named(judged):
     found = judged(quantized("layers.2.mlp.up_proj"))
     assert found.status == "fail"
     assert named(found) == {f"misplaced {gemm} @ layers.2.mlp.up_proj" for gemm in ("fprop", "dgrad", "wgrad")}, (
@@ -84,7 +83,7 @@ def test_a_layer_that_should_be_bf16_and_is_not(judged):
     assert "fprop of layers.2.mlp.up_proj has 2" in found.message()
 
 
-def test_one_gemm_of_a_place_that_is_not_in_bf16(judged, monkeypatch):
+def test_gemm_wrongly_quantized_is_named(judged, monkeypatch):
     """A rule about wgrad alone, and a module made without it."""
     ruled = replace(RECIPES["te-current"], name=RECIPE, rules=(Rule(blocks=(1,), gemms=("wgrad",)),))
     monkeypatch.setitem(RECIPES, RECIPE, ruled)
@@ -94,12 +93,6 @@ def test_one_gemm_of_a_place_that_is_not_in_bf16(judged, monkeypatch):
         model.get_submodule("layers.1.attention.o_proj").spec = SPEC  # type: ignore[assignment]
 
     assert named(judged(plant)) == {"misplaced wgrad @ layers.1.attention.o_proj"}
-
-
-def test_a_block_is_not_a_model_with_places():
-    why = selection._without_its_places("block_cell", RECIPES[RECIPE], None)
-    assert why == "one block is timed, and te-current-ends-bf16 is about places of a whole model"
-    assert selection._without_its_places("gemm_cell", RECIPES[RECIPE], None) is None
 
 
 class WithEmptyBias(nn.Linear):
@@ -116,7 +109,7 @@ class WithEmptyBias(nn.Linear):
 @pytest.mark.parametrize(
     "make", [WithEmptyBias, lambda: nn.Linear(64, 48, dtype=torch.bfloat16)], ids=["empty", "bias"]
 )
-def test_the_bias_of_a_linear_is_part_of_its_output(make):
+def test_bias_is_part_of_the_output(make):
     torch.manual_seed(0)
     linear = make()
     watched = Watched(linear)

@@ -37,7 +37,7 @@ def parts(w: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("recipe", KEPT)
-def test_a_weight_stands_for_what_the_quantizer_gives(recipe):
+def test_weight_equals_the_quantizers_values(recipe):
     w, spec = weight(recipe), RECIPES[recipe].linear
     wanted = quantize(matrix().bfloat16(), spec.fprop_w).dequantize()
     torch.testing.assert_close(w.dequantize(dtype=torch.float32), wanted, rtol=1e-6, atol=0)
@@ -52,7 +52,7 @@ def test_a_weight_stands_for_what_the_quantizer_gives(recipe):
         assert torch.equal(back, w.dequantize().float())
 
 
-def test_a_write_rounds_once():
+def test_write_of_fp32_rounds_once():
     """From FP32 to E4M3, and not to BF16 before: next to the middle between two codes the latter goes the other way."""
     w, above = weight("te-current"), matrix()
     above[0, 0], above[0, 1] = 448.0, 17.0 + 2**-8  # 17 lies in the middle between 16 and 18, and BF16 rounds to 17
@@ -76,13 +76,8 @@ def test_codes_and_scales_survive_copies_and_files(recipe):
         assert "QuantizedWeight(" in repr(other)
 
 
-def test_delayed_scales_are_refused():
-    with pytest.raises(ValueError, match="keeps no quantized weights with delayed scales; use native execution"):
-        weight("te-delayed")
-
-
 @pytest.mark.parametrize("recipe", ["te-current", "te-mxfp8"])
-def test_the_first_step_is_that_of_plain_weights(session, recipe):
+def test_first_step_is_that_of_plain_weights(session, recipe):
     """The masters start from the BF16 weights, and their codes are those of BF16 weights. Later steps differ by the rounding to BF16."""
     spec = session.subject(recipe)
     kept = ShortRun(replace(spec, recipe=replace(spec.recipe, options=OPTION)))
@@ -93,7 +88,7 @@ def test_the_first_step_is_that_of_plain_weights(session, recipe):
     assert 0 < steps[1] < 0.1
 
 
-def test_a_rule_says_where_weights_are_kept_quantized():
+def test_rule_decides_where_weights_are_quantized():
     recipe = replace(
         RECIPES["te-current"], rules=(Rule(blocks=(1,), linear=RECIPES["te-current"].linear, options=OPTION),)
     )
@@ -104,7 +99,7 @@ def test_a_rule_says_where_weights_are_kept_quantized():
     assert set(converted.initial) == {f"{fqn}.weight" for fqn in kept}
 
 
-def test_only_operands_that_fprop_quantized_can_be_dequantized():
+def test_only_dgrad_w_and_wgrad_x_can_be_dequantized():
     assert LinearSpec(dgrad_w=DEQUANTIZED).dgrad_w != BF16
     with pytest.raises(ValueError, match="dgrad_dy: only dgrad_w and wgrad_x can be dequantized"):
         LinearSpec(dgrad_dy=DEQUANTIZED)

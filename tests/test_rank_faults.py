@@ -57,7 +57,7 @@ def test_one_sentence_names_the_rank(once, planted, fault, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_hung_collective_is_named_with_the_rank_that_never_came(planted, monkeypatch):
+def test_hung_collective_names_the_missing_rank(planted, monkeypatch):
     kept: list[list[RankReport]] = []
     real = report.sentence
 

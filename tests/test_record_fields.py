@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cached_property
 from math import inf, nan
 
 import gemm_records
@@ -154,19 +153,6 @@ def test_names_of_cells():
     assert (CELL.control.id, CELL.control.label, CELL.control.is_control) == ("bf16-tiny-native", "bf16", True)
     two = CELL.model_copy(update={"ranks": 2})
     assert (two.id, two.label, two.is_control) == ("te-current-tiny-native-x2", "te-current native x2", False)
-
-
-def test_copy_computes_cached_properties_again():
-    class Square(Strict):
-        side: float
-
-        @cached_property
-        def area(self) -> float:
-            return self.side**2
-
-    one = Square(side=2.0)
-    two = one.model_copy(update={"side": one.area})
-    assert (one.area, two.area) == (4, 16) and one.model_copy() == one != two
 
 
 def test_shard_exists_and_cast_has_times_or_a_reason():

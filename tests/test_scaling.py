@@ -1,4 +1,4 @@
-"""Scale rules in their corners, tiles, NVFP4's two levels, the Hadamard transform, and theory for Gaussian data."""
+"""Scale rules, tiles, NVFP4's two levels, the Hadamard transform, and SQNRs against theory."""
 
 import math
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from fp8parity.numerics import prng
 from fp8parity.numerics.formats import E4M3
-from fp8parity.numerics.operands import sqnr
+from fp8parity.numerics.operands import decibels, sqnr, sqnrs
 from fp8parity.numerics.scaling import (
     BF16_MAX,
     FP32_MAX,
@@ -20,20 +20,26 @@ from fp8parity.numerics.scaling import (
     untile,
 )
 from fp8parity.numerics.spec import Operand
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-AMAX = torch.tensor([0.0, 1e-38, 1.0, 448.0, 3.3, math.inf])
+NAN, INF = math.nan, math.inf
 
 
-def test_rules_in_their_corners():
-    te = SCALE_RULES["te-fp32"](AMAX, E4M3)
-    assert te[:4].tolist() == [1.0, FP32_MAX, 448.0, 1.0]
-    assert te[5] == 1.0
-    assert te[4] == torch.tensor(448.0) / torch.tensor(3.3)
-    block = SCALE_RULES["te-pow2"](AMAX, E4M3)
-    assert block[[0, 2, 3, 4]].tolist() == [1.0, 256.0, 1.0, 128.0]
-    ao = SCALE_RULES["ao-fp32"](AMAX, E4M3)
-    assert ao[0] == torch.tensor(448e12, dtype=torch.float64).float()  # the epsilon, not 1
-    assert ao[5] == 0
+@pytest.mark.parametrize(
+    ("rule", "amax", "scale"),
+    [
+        ("te-fp32", [0.0, 1e-38, 1.0, 448.0, 2.0**-130, INF], [1.0, FP32_MAX, 448.0, 1.0, FP32_MAX, 1.0]),
+        ("te-block-fp32", [0.0, 2.0**-130], [1.0, BF16_MAX]),
+        ("te-pow2", [0.0, 1.0, 448.0, 3.3, 2.0**-130], [1.0, 256.0, 1.0, 128.0, 2.0**127]),
+        ("ao-fp32", [0.0, 448.0, INF], [float(torch.tensor(448e12)), 1.0, 0.0]),
+        ("e8m0-floor", [448.0, 449.0, 256.0, 511.0], [1, 1, 1, 1]),
+        ("e8m0-rceil", [448.0, 449.0, 256.0, 511.0], [1, 0.5, 1, 0.5]),
+    ],
+)
+def test_rules_of_extreme_amaxes(rule, amax, scale):
+    """An overflow gives the largest FP32 value in TE's current scaling and the largest BF16 value in its block scaling."""
+    assert SCALE_RULES[rule](torch.tensor(amax), E4M3).tolist() == scale
 
 
 def test_division_is_correctly_rounded():
@@ -44,22 +50,18 @@ def test_division_is_correctly_rounded():
     assert not torch.equal(448.0 / amax, exact)
 
 
-def test_floor_and_round_up_differ_by_two_where_the_mantissa_exceeds_the_formats():
-    amax = torch.tensor([448.0, 449.0, 256.0, 511.0])
-    assert (1 / SCALE_RULES["e8m0-floor"](amax, E4M3)).tolist() == [1, 1, 1, 1]
-    assert (1 / SCALE_RULES["e8m0-rceil"](amax, E4M3)).tolist() == [1, 2, 1, 2]
-
-
-def test_delayed_scale_keeps_the_old_one_where_amax_says_nothing():
+def test_delayed_scale_without_an_amax_is_the_previous_one():
     old = torch.tensor(7.0)
-    values = [float(delayed_scale(torch.tensor(a), old, E4M3)) for a in (0.0, math.inf, math.nan, 2.0, 1e-38)]
+    values = [float(delayed_scale(torch.tensor(a), old, E4M3)) for a in (0.0, INF, NAN, 2.0, 1e-38)]
     assert values == [7.0, 7.0, 7.0, 224.0, FP32_MAX]
 
 
-@pytest.mark.parametrize("extent", [(0, 0), (1, 0), (1, 128), (128, 128), (1, 32), (16, 16)])
-@pytest.mark.parametrize("shape", [(256, 384), (96, 160), (7, 33)])
-def test_untile_undoes_tile(extent, shape):
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+@given(
+    st.sampled_from([(0, 0), (1, 0), (1, 128), (128, 128), (1, 32), (16, 16)]), st.integers(1, 260), st.integers(1, 400)
+)
+@settings(max_examples=40, deadline=None)
+def test_untile_inverts_tile(extent, rows, columns):
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
     op = Operand("e4m3", extent, "te-pow2")
     assert torch.equal(untile(tile(x, op), op, x.shape), x)
 
@@ -84,34 +86,25 @@ def test_a_tile_is_scaled_by_its_own_amax():
     ],
     ids=str,
 )
-def test_gaussian_sqnr_is_the_theorys(operand, theory):
+def test_gaussian_sqnr_agrees_with_theory(operand, theory):
     """Integrals of the rounding error over a Gaussian (arXiv 2506.08027, 2509.25149), either side."""
     x = prng.normal(prng.stream("theory"), 512 * 512).view(512, 512).bfloat16()
     assert abs(sqnr(x, quantize(x, operand).dequantize()) - theory) < 0.6
 
 
-@pytest.mark.parametrize("scale", ["te-pow2", "e8m0-rceil", "nvfp4"])
-def test_exact_data_is_exact(scale):
-    """What is called exact in BF16 is the dequantized operand to the bit."""
-    op = Operand("e2m1", (1, 16), "nvfp4") if scale == "nvfp4" else Operand("e4m3", (1, 32), scale)
+@pytest.mark.parametrize(
+    "op",
+    [Operand("e4m3", (1, 32), "te-pow2"), Operand("e4m3", (1, 32), "e8m0-rceil"), Operand("e2m1", (1, 16), "nvfp4")],
+    ids=str,
+)
+def test_exact_operands_are_exact_in_bf16_and_zeros_are_zero(op):
     x = prng.normal(1, 64 * 128).view(64, 128)
     x[:, ::7] *= 1e-4
     assert exact_in_bf16(op)
     data, outer, _ = gemm_tiles(tile(x, op), op)
-    q = quantize(x, op)
-    assert torch.equal(untile(data.float() * outer, op, x.shape), q.dequantize())
-
-
-def test_zero_tiles_give_zero_codes_and_finite_scales():
-    for op in (
-        Operand("e4m3", (1, 32), "e8m0-rceil"),
-        Operand("e2m1", (1, 16), "nvfp4"),
-        Operand("e4m3", (0, 0), "te-fp32"),
-    ):
-        q = quantize(torch.zeros(4, 64), op)
-        assert q.codes().sum() == 0
-        assert q.decode.isfinite().all()
-        assert q.dequantize().isfinite().all()
+    assert torch.equal(untile(data.float() * outer, op, x.shape), quantize(x, op).dequantize())
+    zero = quantize(torch.zeros(4, 64), op)
+    assert zero.codes().sum() == 0 and zero.decode.isfinite().all() and zero.dequantize().isfinite().all()
 
 
 def test_hadamard_is_orthonormal_and_cancels_in_a_product():
@@ -122,10 +115,29 @@ def test_hadamard_is_orthonormal_and_cancels_in_a_product():
 
 
 @pytest.mark.parametrize(
-    ("rule", "largest"), [("te-fp32", FP32_MAX), ("te-block-fp32", BF16_MAX), ("te-pow2", 2.0**127)]
+    ("signal", "noise", "value"),
+    [
+        (10.0, 1.0, 20.0),
+        (1.0, 0.0, INF),
+        (0.0, 0.0, INF),
+        (0.0, 1.0, -INF),
+        (1.0, INF, -INF),
+        (NAN, 1.0, NAN),
+        (1.0, NAN, NAN),
+        (INF, INF, NAN),
+    ],
 )
-def test_a_scale_that_would_overflow(rule, largest):
-    """TE's current scaling then takes the largest FP32 value, and its block scaling the largest BF16 value: both as their kernels do on
-    an H100 (pytest -m h100 suites/numerics -k codes --recipe te-block-fp32)."""
-    amax = torch.tensor([2.0**-130, 0.0])
-    assert SCALE_RULES[rule](amax, E4M3).tolist() == [largest, 1.0]
+def test_decibels_of_special_norms(signal, noise, value):
+    assert decibels(signal, noise) == pytest.approx(value, nan_ok=True)
+
+
+def test_sqnrs_are_those_of_each_pair_in_one_copy(monkeypatch):
+    one = torch.tensor([3.0, 4.0])
+    pairs = [(one, one), (one, one * 1.1), (one, 0 * one), (one, torch.tensor([NAN, 4.0])), (one[:1], -one[:1])]
+    assert [sqnr(*pair) for pair in pairs] == pytest.approx(sqnrs(pairs), nan_ok=True)
+    copies: list[torch.Size] = []
+    real = torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: copies.append(tensor.shape) or real(tensor))
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: pytest.fail("a number was read by itself"))
+    assert sqnrs(iter(pairs)) == pytest.approx([INF, 20.0, 0.0, NAN, -20 * math.log10(2)], nan_ok=True, rel=1e-6)
+    assert copies == [(5, 2)] and sqnrs([]) == []

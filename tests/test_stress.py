@@ -29,16 +29,10 @@ def uses(session, eager):
     }
 
 
-def test_a_step_has_a_microbatch_that_is_neither_first_nor_last():
-    assert short_run.MICROBATCHES == 3
-    assert stress.LOUD == (1, 1)
-    assert list(stress.PLACES.values()) == ["before the jump", "the jump", "after the jump", "next step"]
-
-
 @pytest.mark.parametrize(
     ("recipe", "execution", "low", "high"), [("bf16", "native", 38, 56), ("te-current", "emulated", 20, 34)]
 )
-def test_a_scale_that_follows_the_amax_does_not_notice_a_jump(jump, recipe, execution, low, high):
+def test_current_scale_does_not_notice_a_jump(jump, recipe, execution, low, high):
     assert all(low <= value <= high for value in jump(recipe, execution).values())
 
 
@@ -63,7 +57,7 @@ def test_a_stale_scale_is_seen_in_the_jump(jump, monkeypatch):
     assert all(found[place] >= 20 for place in QUIET)
 
 
-def test_gradients_that_are_64_times_larger_are_part_of_the_jump(session, eager):
+def test_jump_has_larger_gradients(session, eager):
     """The gradient that the check reads in the jump is that of 64 times the loss."""
     short = short_run.ShortRun(subject(session, "bf16", "native"))
     quiet, loud = (stress._gradient(short, short.converted, (0, 0), loud=loud) for loud in (False, True))
@@ -82,7 +76,7 @@ def test_many_uses_have_the_noise_of_their_formats(uses, recipe, execution, want
     assert [round(v, 1) for v in uses(recipe, execution).values()] == pytest.approx(wanted, abs=0.5)
 
 
-def test_an_operand_that_a_later_use_overwrites_is_seen_in_wgrad(uses, monkeypatch):
+def test_overwritten_operand_is_seen_in_wgrad(uses, monkeypatch):
     """All uses share the buffer of their input, as a workspace that is reused too early."""
     real = EmulatedLinear.operand
     buffer: list[torch.Tensor] = []

@@ -7,10 +7,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+from fp8parity import recipes
 from fp8parity.checks import attention, short_run, state
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
+from own_models import Pair
 from sessions import NANO, cell
 from te_stand_in import AttentionLogging, Primary, forget
 from te_stand_in import stand_in as stand_in
@@ -18,7 +20,7 @@ from te_stand_in import stand_in as stand_in
 from conftest import measured, subject
 
 
-def test_the_linears_of_each_model_have_the_same_names(stand_in):
+def test_linears_are_named_by_their_places(stand_in):
     """TE gives each module of a process a number as its name, and Dynamo compiled the code of each anew."""
     found = []
     for _ in range(2):
@@ -73,7 +75,7 @@ def test_a_stale_te_cache_is_found(session, stand_in):
     assert abs(short_run.ShortRun(one).followed() - sound) < 0.5
 
 
-def test_quantized_weights_that_updates_do_not_reach_are_found(session, stand_in, monkeypatch):
+def test_quantized_weights_without_updates_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
     primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
     sound = short_run.ShortRun(primary).followed()
@@ -91,7 +93,7 @@ def test_quantized_weights_that_updates_do_not_reach_are_found(session, stand_in
     assert short_run.ShortRun(primary).followed() < sound - 1.5
 
 
-def test_masters_that_start_from_dequantized_weights_are_found(session, stand_in, monkeypatch):
+def test_masters_from_dequantized_weights_are_found(session, stand_in, monkeypatch):
     one = subject(session, "te-current", "native")
     primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
     assert isinstance(short_run.ShortRun(primary).converted.model.get_submodule("layers.0.mlp.up_proj").weight, Primary)
@@ -111,7 +113,7 @@ def test_fp8_attention_is_as_far_from_fp64_as_fp8_is(session, stand_in):
     assert stand_in.scale_updates == [False] * (attention.WARMUP + 1) * (1 + attention.REPEATS["cpu"])
 
 
-def test_attention_that_fell_back_to_bf16_is_found(session, stand_in):
+def test_attention_fallen_back_to_bf16_is_found(session, stand_in):
     stand_in.refreshes = False
     values = measured(attention.measure(subject(session, "te-current", "native")))
     assert {values[f"fp8 attention used @ {name}"] for name in attention.TENSORS} == {0.0}
@@ -126,3 +128,16 @@ def test_attention_skips_with_the_packages_own_reason(session, stand_in):
     assert session.skip_reason("attention", one) == reason
     assert (AttentionLogging._log_level, logging.getLogger("DotProductAttention").handlers) == (logging.WARNING, [])
     assert "Transformer Engine's" in session.skip_reason("attention", cell("ao-rowwise", "emulated"))
+
+
+def test_frozen_linear_is_frozen_and_tied_one_refused(stand_in):
+    """TE's module has parameters of its own. What is frozen in the linear is frozen there; what was tied is a copy."""
+    model = Pair(tied=False).bfloat16()
+    model.inner.bias.requires_grad_(False)
+    converted = apply(model, recipes.get("te-current"), Execution.NATIVE, tokens=16).model
+    assert [n for n, p in converted.named_parameters() if not p.requires_grad] == ["inner.bias"]
+    with pytest.raises(
+        ValueError,
+        match="te-current: embedding.weight and unembed.weight are tied, and the converted modules hold copies",
+    ):
+        apply(Pair().bfloat16(), recipes.get("te-current"), Execution.NATIVE, tokens=16)

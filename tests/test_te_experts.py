@@ -62,7 +62,7 @@ def converted(recipe: Recipe = RECIPES["te-current"]) -> ConvertedModel:
     return apply(models.build(MIXED, 0), recipe, Execution.NATIVE, tokens=64)
 
 
-def test_experts_become_one_module_and_keep_their_weights_and_names(te):
+def test_experts_become_one_module_with_their_weights(te):
     plain = dict(models.build(MIXED, 0).named_parameters())
     found = converted()
     experts = found.model.get_submodule("layers.0.mlp.up_proj")
@@ -78,7 +78,7 @@ def test_experts_become_one_module_and_keep_their_weights_and_names(te):
     assert facts["layers.1.attention.q_proj"]["kind"] == "te.Linear"
 
 
-def test_the_loss_of_grouped_experts_is_that_of_the_emulation(te, eager):
+def test_loss_of_grouped_experts_equals_the_emulations(te, eager):
     """The stand-in rounds as current scaling does. So each expert has scales of its own, in the right order."""
     batch = torch.arange(2 * 128).view(2, 2, 64)
     losses = []

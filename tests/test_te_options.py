@@ -55,7 +55,7 @@ def converted(recipe: str, execution: Execution = Execution.NATIVE, **fields: An
 @pytest.mark.parametrize(
     ("recipe", "left"), [("te-current-backward-dequantized", DEQUANTIZED), ("te-current-backward-bf16", BF16)]
 )
-def test_the_backward_override_is_pinned_and_read_back(te, recipe, left):
+def test_backward_override_is_set_and_read_back(te, recipe, left):
     from fp8parity.recipes.adapters import te_recipes
 
     made = te_recipes.trusted_recipe(RECIPES[recipe], RECIPES[recipe].own)
@@ -82,13 +82,7 @@ def test_an_option_that_does_something_else_is_refused(te, options, message):
         converted("te-current-backward-dequantized", options=options)
 
 
-def test_an_option_that_the_package_ignores_is_refused(te, monkeypatch):
-    monkeypatch.setattr(Float8CurrentScaling, "keeps", False)
-    with pytest.raises(ValueError, match="accepted backward_override='dequantized' but holds None"):
-        converted("te-current-backward-dequantized")
-
-
-def test_bridges_preset_keeps_fp8_weights_between_the_ends(te):
+def test_ends_in_bf16_keep_fp8_weights_between(te):
     found = converted("te-current-ends-bf16-fp8-weights")
     primary = {n for n, p in found.model.named_parameters() if isinstance(p, Primary)}
     assert {n.split(".")[1] for n in primary} == {"1", "2"}
@@ -96,7 +90,7 @@ def test_bridges_preset_keeps_fp8_weights_between_the_ends(te):
     assert all(m.config.endswith("; quantized weights") for m in found.inventory)
 
 
-def test_a_rule_says_where_weights_are_kept_quantized(te):
+def test_rule_decides_where_te_weights_are_quantized(te):
     """An option of a rule is about its places alone."""
     base = RECIPES["te-current"]
     found = converted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import pytest
@@ -86,7 +85,7 @@ def test_the_bits_are_those_of_quantize():
     assert torch.equal(torch.stack(dw), some(theirs.weight.grad))
 
 
-def test_mxfp8_of_torchao_is_that_of_the_core(eager):
+def test_mxfp8_experts_equal_the_core(eager):
     """The operands are the same, so only the order of sums and the BF16 result differ. Weights are 8 and 64 times smaller from expert to
     expert: with the scale of a neighbor, nothing would be left."""
     ours, theirs = (one_pass(module, module.weights) for module in (converted("core"), converted()))
@@ -100,7 +99,7 @@ def test_mxfp8_of_torchao_is_that_of_the_core(eager):
 
 
 @pytest.mark.parametrize("columns", [False, True], ids=["rowwise", "colwise"])
-def test_rowwise_codes_and_scales_of_each_group_are_those_of_the_core(columns):
+def test_rowwise_codes_of_groups_equal_the_core(columns):
     """torchao tests its Triton kernels of wgrad with these functions. dy^T is scaled by rows of each group, x by columns."""
     matrix = normal("dy", sum(COUNTS), N) * torch.exp2(torch.arange(sum(COUNTS)) % 7)[:, None]
     if columns:
@@ -121,7 +120,7 @@ def test_rowwise_codes_and_scales_of_each_group_are_those_of_the_core(columns):
     assert E4M3.max == torch.finfo(torch.float8_e4m3fn).max
 
 
-def test_the_configurations_say_what_the_catalogue_says():
+def test_configurations_equal_the_catalogue():
     for name, emulate in (("ao-rowwise", False), ("ao-mxfp8", False), ("ao-mxfp8", True)):
         assert linear_spec(config_for(RECIPES[name], emulate=emulate)) == RECIPES[name].linear
     with pytest.raises(ValueError, match="ao-rowwise: torchao's grouped GEMM does another recipe: fprop_x: e4m3 row"):
@@ -133,7 +132,7 @@ def test_the_configurations_say_what_the_catalogue_says():
         )
 
 
-def test_native_rowwise_experts_ask_for_the_grouped_gemm(monkeypatch):
+def test_native_rowwise_experts_use_the_grouped_gemm(monkeypatch):
     """The kernels need a GPU. This is what they are asked for."""
     asked = []
 
@@ -155,30 +154,14 @@ def test_native_rowwise_experts_ask_for_the_grouped_gemm(monkeypatch):
 @pytest.mark.parametrize(
     ("recipe", "execution", "multiple"), [("ao-mxfp8", "emulated", 32), ("ao-rowwise", "native", 16)]
 )
-def test_a_row_count_that_the_gemm_cannot_take_is_one_line(recipe, execution, multiple):
+def test_wrong_row_count_is_refused(recipe, execution, multiple):
     counts = (multiple, multiple + 8, 2 * multiple)
     message = f"takes a multiple of {multiple} rows for each expert, and expert 1 has {multiple + 8}; set pad={multiple} in Experts"
     with pytest.raises(ValueError, match=message):
         converted(execution, recipe)(normal("x", sum(counts), K), groups(counts))
 
 
-def test_an_older_torchao_is_one_line(monkeypatch):
-    monkeypatch.delitem(sys.modules, torchao_experts.__name__)
-    monkeypatch.setitem(sys.modules, "torchao.prototype.moe_training.config", None)
-    with pytest.raises(
-        ValueError, match="ao-mxfp8: this torchao has no grouped GEMMs of experts .*; install torchao 0.18"
-    ):
-        converted()
-
-
-def test_a_step_with_grouped_gemms_trains_every_expert():
-    model = apply(models.build(MIXED, 0), RECIPES["ao-mxfp8"], Execution.EMULATED, tokens=64).model
-    models.cross_entropy(model, *torch.arange(2 * 128).view(2, 2, 64)).backward()
-    gradients = {n: p.grad for n, p in model.named_parameters() if "_proj" in n}
-    assert all(g is not None and g.any() for g in gradients.values())
-
-
-def test_the_check_of_places_says_that_it_does_not_see_grouped_experts(session, eager):
+def test_places_notes_unseen_grouped_experts(session, eager):
     spec = replace(session.spec(cell("ao-mxfp8", "emulated", "tiny-moe")), model=MIXED)
     values, notes = places.measure(spec)
     assert [m.value for m in values] == [0, 0, 0]

@@ -10,7 +10,7 @@ from fp8parity.records.cell import Cell
 from fp8parity.records.check_names import CHECKS
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
-from fp8parity.report import provenance, view
+from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from sessions import cell, stored, verdict
 from verdicts import verdict as made
@@ -33,7 +33,7 @@ def test_ids_name_the_ranks_and_a_control_has_as_many():
 
 
 @pytest.mark.parametrize("ranks", [2, 8])
-def test_losses_of_several_ranks_are_not_held_to_the_golden_of_one(trajectory, ranks):
+def test_losses_of_several_ranks_have_no_golden(trajectory, ranks):
     runs = [trajectory(recipe, seed, cell=of(ranks, recipe)) for recipe in ("bf16", "te-current") for seed in range(3)]
     found = [v for e in evaluate(runs, *stored()) for v in e.verdicts]
     words = f"the goldens are of 1 rank, and this is a cell of {ranks}"
@@ -58,7 +58,7 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
 
 
 def test_command_of_a_cell_names_its_suite_and_its_ranks():
-    said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
+    said = [command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
     assert said == [
         f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
     ]
@@ -66,7 +66,7 @@ def test_command_of_a_cell_names_its_suite_and_its_ranks():
 
 def test_command_of_an_unknown_check_names_no_suite():
     """The check of a plugin: its test may be anywhere below the folder of the run."""
-    said = provenance.command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
+    said = command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
     assert said == "pytest --recipe te-current --model tiny --execution native"
 
 
@@ -80,21 +80,3 @@ def test_each_check_has_the_name_of_its_entry(name):
 def test_loss_parity_is_no_numerics_check():
     with pytest.raises(ValueError, match="no numerics check; its test is in suites/convergence"):
         checks.get("loss parity")
-
-
-def test_a_report_says_on_how_many_ranks(trajectory):
-    place = Measurement(metric="largest gap of arms", where="hsdp to fsdp", value=0.0)
-    records = [
-        Measurements(
-            cell=of(n),
-            check="sharded",
-            values=[place],
-            provenance=trajectory().provenance,
-            session="s",
-            partial=True,
-        )
-        for n in (2, 4)
-    ]
-    [found] = evaluate(records, *stored())
-    page = view.build(found.verdicts, None, [], "here", Evidence())
-    assert [(row.ran, row.label) for row in page.rows] == [(f"native x{n}", f"te-current native x{n}") for n in (2, 4)]
