@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import reports
-from fp8parity.judging.compare import gemms
+from fp8parity.judging.compare import times
 from fp8parity.judging.policy import Policy
 from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.sets import machines
@@ -17,7 +17,7 @@ LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 
 def compared(a: GemmTimes, b: GemmTimes):
     ((old,), (new,)) = machines([a]), machines([b])
-    return gemms.changes(old, new, RULES)
+    return times.changes(old, new, RULES)
 
 
 def slower(record: GemmTimes, factor: float) -> GemmTimes:

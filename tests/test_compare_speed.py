@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import two_sides
-from fp8parity.judging.compare.speed import ratio_shift
+from fp8parity.judging.compare.times import ratio_shift
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput
 from fp8parity.records.times import Watch

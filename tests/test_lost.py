@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import two_sides
 from fp8parity.cli import main
-from fp8parity.judging.compare.lost import lost
+from fp8parity.judging.compare.change import lost
 from fp8parity.judging.completeness import lost_shards, missing, problems
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
