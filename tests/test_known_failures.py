@@ -12,8 +12,8 @@ from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.verdict import Status, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
-from fp8parity.report import view
 from fp8parity.report.sentence import worst
+from fp8parity.report.summary import Report
 
 TODAY = datetime.date(2026, 3, 1)
 MATRIX = [
@@ -67,7 +67,7 @@ def test_a_known_failure_says_what_it_was_until_when_and_where(tmp_path):
     assert found.headline == (
         "known fail until 2026-03-02: https://example.org/issues/7 (the scale is applied twice); the gap is outside"
     )
-    report = view.build([found], {}, [], "here")
+    report = Report([found], {}, [], "here")
     assert report.rows[0].status == "known"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report import provenance as report
+from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from fp8parity.training import provenance
 from fp8parity.training.variables import NAMES, PREFIXES, recorded
@@ -64,7 +64,7 @@ def test_a_command_sets_only_what_is_known(trajectory):
     variables = recorded({"NVTE_TOKEN": SECRET, "NVTE_FLASH_ATTN": "0"})
     run = trajectory("te-current", provenance=trajectory().provenance.model_copy(update={"environment": variables}))
     judged = verdict("pass", cell=Cell(model="nano", recipe="te-current", execution=Execution.EMULATED))
-    assert report.command([judged], Evidence(records=[run])).startswith("NVTE_FLASH_ATTN=0 pytest ")
+    assert command([judged], Evidence(records=[run])).startswith("NVTE_FLASH_ATTN=0 pytest ")
 
 
 def test_the_names_of_inductor_are_those_that_it_reads():
