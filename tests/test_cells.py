@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 import pytest
 import timings
-from fp8parity.records.cell import Cell, Execution, Mode, Strict
+from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.sets import machines
 
@@ -70,18 +68,3 @@ def test_of_a_seed_in_several_sessions_the_first_counts(trajectory):
     assert machine.control(trajectory("te-current", session="b")) == second
     assert machine.control(trajectory("te-current", session="c")) == first
     assert machine.control(trajectory("te-current", seed=9)) is None
-
-
-def test_a_copy_computes_its_cached_properties_anew():
-    class Square(Strict):
-        side: float
-
-        @cached_property
-        def area(self) -> float:
-            return self.side**2
-
-    one = Square(side=2.0)
-    assert one.area == 4
-    two = one.model_copy(update={"side": 3.0})
-    assert (one.area, two.area) == (4, 9)
-    assert one.model_copy() == one != two

@@ -16,7 +16,8 @@ import projects
 import pytest
 import torch
 from fp8parity import cli
-from fp8parity.judging.references import loss as loss_goldens
+from fp8parity.judging.references import store
+from fp8parity.judging.references.loss import Golden
 from narrowed import load_trajectory
 from processes import started, without_compiler
 from projects import CONVERGENCE, commit, record_golden, start
@@ -42,7 +43,7 @@ def test_the_way_from_golden_to_report(project, tmp_path_factory):
     """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, re-judging without torch."""
     record_golden(project)
     commit(project)
-    stored = loss_goldens.load(project / "golden")["nano", "topics"]
+    stored = store.load(project / "golden", Golden)["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
     shutil.rmtree(project / ".parity")
