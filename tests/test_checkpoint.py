@@ -16,7 +16,6 @@ from fp8parity.checks.checkpoint import PLAIN, QUANTIZED, arms, changed, differe
 from fp8parity.distributed import arms as sharded
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
-from sessions import cell
 from te_stand_in import stand_in as stand_in
 
 from conftest import measured
@@ -31,7 +30,7 @@ def bench(session, monkeypatch, tmp_path, trajectory, eager) -> Bench:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "te-delayed", "te-current", "te-mxfp8", "te-nvfp4", "te-delayed-recent"])
-def test_a_sound_checkpoint_passes(bench, recipe):
+def test_sound_checkpoint_passes(bench, recipe):
     found = sound(Measured("checkpoint", recipe), bench)
     assert found.status == "pass", found.message()
 
@@ -46,14 +45,6 @@ def test_scale_saved_in_bf16_changes_a_whole_weight(session, monkeypatch, eager)
     assert found[f"changed masters @ {QUANTIZED}"] == found[f"changed weights @ {PLAIN}"] == 0
 
 
-def test_which_cells_have_a_checkpoint_of_their_own(session):
-    def why(recipe: str) -> str | None:
-        return session.skip_reason("checkpoint", cell(recipe, "native" if recipe == "bf16" else "emulated", "nano"))
-
-    assert [r for r in RECIPES if why(r) is None] == ["bf16", *(r for r in RECIPES if r.startswith("te-"))]
-    assert why("ao-rowwise") == "it keeps nothing from step to step, and plain weights, so its checkpoint is BF16's"
-
-
 @pytest.mark.parametrize(
     ("recipe", "execution", "kept"),
     [
@@ -65,7 +56,7 @@ def test_which_cells_have_a_checkpoint_of_their_own(session):
         ("te-current-ends-bf16-fp8-weights", "native", [QUANTIZED]),
     ],
 )
-def test_the_ways_to_keep_weights(session, stand_in, recipe, execution, kept):
+def test_ways_to_keep_weights(session, stand_in, recipe, execution, kept):
     assert list(arms(session.subject(recipe, execution))) == kept
 
 

@@ -66,7 +66,7 @@ def test_untile_inverts_tile(extent, rows, columns):
     assert torch.equal(untile(tile(x, op), op, x.shape), x)
 
 
-def test_a_tile_is_scaled_by_its_own_amax():
+def test_tile_is_scaled_by_its_own_amax():
     x = torch.ones(2, 64)
     x[1, 32:] = 100
     q = quantize(x, Operand("e4m3", (1, 32), "e8m0-rceil"))
