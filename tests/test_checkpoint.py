@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from fp8parity.records.cell import Execution
 from te_stand_in import stand_in as stand_in
 
 from conftest import measured
-
-Plant = Callable[[pytest.MonkeyPatch], object]
 
 
 def test_scale_saved_in_bf16_changes_a_whole_weight(session, monkeypatch, eager):
