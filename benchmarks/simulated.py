@@ -99,7 +99,7 @@ def held_out(model: trials.Model) -> Noise | None:
     seeds = sorted({run.seed for run, _ in model.pairs})
     known = [p for p in model.pairs if seeds.index(p[0].seed) % 2 == 0]
     drawn = [p for p in model.pairs if seeds.index(p[0].seed) % 2]
-    golden = model.golden.model_copy(update={"spreads": []})
+    golden = model.golden.model_copy(update={"noise": []})
     return noise(replace(model, golden=trials.with_spreads(golden, known, model.rules), pairs=drawn))
 
 

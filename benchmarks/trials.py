@@ -109,15 +109,15 @@ def _pairs(sessions: Sequence[Machine]) -> list[spreads.Pair]:
 
 def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -> Golden:
     """Return the golden with the noise of these runs, one for each [[loss]] row with enough seeds, before its own."""
-    kept = list(golden.spreads)
+    kept = list(golden.noise)
     groups: dict[str, list[spreads.Pair]] = {}
     for run, control in pairs:
         groups.setdefault(rules.loss_row(run.cell).model_dump_json(), []).append((run, control))
     for found in groups.values():
         if len({run.seed for run, _ in found}) >= spreads.LEAST_SEEDS:
-            made = spreads.spread(found, golden.tail, rules.loss_row(found[0][0].cell).window)
+            made = spreads.measure_noise(found, golden.tail, rules.loss_row(found[0][0].cell).window)
             kept = [made, *kept]  # the first noise of a recipe counts
-    return golden.model_copy(update={"spreads": kept})
+    return golden.model_copy(update={"noise": kept})
 
 
 def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
@@ -190,7 +190,7 @@ def _sound(model: Model) -> Iterator[Trial]:
             taken = [*first, *reserve]
             runs, controls = zip(*first, strict=True)
             seeds = {r.seed for r, _ in taken}
-            own = loss_goldens.from_runs([c for _, c in taken], []).model_copy(update={"spreads": model.golden.spreads})
+            own = loss_goldens.from_runs([c for _, c in taken], []).model_copy(update={"noise": model.golden.noise})
             others = [p for p in model.pairs if p[0].seed not in seeds and model.rules.loss_row(p[0].cell) == row]
             golden = with_spreads(model.golden if all(map(model.golden.seed, seeds)) else own, others, model.rules)
             name = f"{cell.recipe} {cell.execution.value}, seeds {', '.join(str(r.seed) for r in runs)}"

@@ -20,7 +20,7 @@ from fp8parity.numerics import emulation
 from fp8parity.records import atomic
 from fp8parity.records.locks import locked
 from fp8parity.records.schema import Trajectory
-from fp8parity.report import view
+from fp8parity.report.summary import Report
 from fp8parity.training import provenance
 from hypothesis import settings
 from sessions import Session
@@ -114,7 +114,7 @@ def measured(found: checks.Result) -> dict[str, float]:
 
 
 @pytest.fixture(scope="session")
-def faulty() -> view.Report:
+def faulty() -> Report:
     """One recipe above the margin, one non-finite, one speed row a cell, two reasons of skips."""
     skipped = {
         "te-mxfp8-tiny-native": "Skipped: needs sm_100",

@@ -14,7 +14,7 @@ from typing import Any
 import timings
 from fp8parity.judging.references import pooling
 from fp8parity.judging.references.loss import Golden, from_runs
-from fp8parity.judging.references.noise import with_spread
+from fp8parity.judging.references.noise import add_noise
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
@@ -89,10 +89,9 @@ why = "made up for bad input"
 NUMBERS = """check,metric,where,model,recipe,execution,value,source
 canary,sqnr,x,tiny,te-current,emulated,30,abc
 """
-SECONDS = """test,model,recipe,execution,ranks,per,alone,device
--,-,-,-,-,session,30,0
-test_loss_parity,nano,te-current,emulated,1,seed,2.5,1
-test_modes,tiny,te-current,emulated,1,test,10,0
+SECONDS = """test,model,recipe,execution,ranks,seconds
+test_loss_parity,nano,te-current,emulated,1,2.5
+test_modes,tiny,te-current,emulated,1,10
 """
 SOURCES = """source,records,device,packages,sha256
 abc,set.zip,d,torch 0,abcdef
@@ -168,7 +167,7 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     runs = [r for r in made if isinstance(r, Trajectory)]
     controls = [r for r in runs if r.cell.is_control and r.variant in ("", "replica1")]
     others = [(r, c) for r in runs for c in controls if not r.cell.is_control and not c.variant and r.seed == c.seed]
-    stored = with_spread(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
+    stored = add_noise(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
     write_json(golden / Golden.model_construct(model="nano", corpus="topics").path, stored)
     speeds = pooling.updated(None, [timings.made(provenance=trajectory().provenance)])
     write_json(golden / SpeedGolden.model_construct(gpu=speeds.gpu, model=speeds.model).path, speeds)

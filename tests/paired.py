@@ -55,7 +55,7 @@ def golden_of(run: Make) -> Golden:
         if c.seed == r.seed
     ]
     made = from_runs([*control, *quiet], [])
-    return spreads.with_spread(made, [(run("te-current", s, noise=3), run(seed=s)) for s in range(100, 124)], window=8)
+    return spreads.add_noise(made, [(run("te-current", s, noise=3), run(seed=s)) for s in range(100, 124)], window=8)
 
 
 def judged(

@@ -16,8 +16,11 @@ from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Trajectory
-from fp8parity.report import view
+from fp8parity.report.blocks import Plot, Table, plain
 from fp8parity.report.evidence import Evidence
+from fp8parity.report.sections import document
+from fp8parity.report.sections.page import Page
+from fp8parity.report.summary import Report
 
 RECIPES = (
     "te-delayed",
@@ -130,6 +133,21 @@ def session(
     return verdicts, Evidence(records=records, goldens=Goldens(loss=kept, numbers=stored.numbers), policy=rules)
 
 
-def report(skipped: dict[str, str] | None = None, problems: tuple[str, ...] = (), **options: Any) -> view.Report:
+def report(skipped: dict[str, str] | None = None, problems: tuple[str, ...] = (), **options: Any) -> Report:
     verdicts, evidence = session(**options)
-    return view.build(verdicts, skipped, problems, "h100 (sm_90)", evidence)
+    return Report(verdicts, skipped, problems, "h100 (sm_90)", evidence)
+
+
+def plots(report: Report) -> dict[str, Plot]:
+    """All plots of a report by name."""
+    return {b.name: b for b in document(report, Page()).blocks if isinstance(b, Plot)}
+
+
+def tables(report: Report) -> dict[str, Table]:
+    """All tables of a report by title."""
+    return {b.title: b for b in document(report, Page()).blocks if isinstance(b, Table)}
+
+
+def texts(table: Table) -> list[list[str]]:
+    """The rows of a table as plain text."""
+    return [[plain(entry) for entry in row] for row in table.rows]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from fp8parity import recipes
-from fp8parity.records.cell import Execution
 from fp8parity.training import compilation
 from fp8parity.workload import models
 from torch import nn
@@ -38,7 +35,7 @@ def test_a_long_session_stays_compiled(monkeypatch):
     assert versions(12, monkeypatch) == 12
 
 
-def test_more_versions_than_may_be_held_are_an_error(monkeypatch):
+def test_too_many_versions_are_an_error(monkeypatch):
     monkeypatch.setattr(compilation, "VERSIONS", 3)
     with pytest.raises(FailOnRecompileLimitHit):
         versions(5, monkeypatch)
@@ -77,7 +74,7 @@ class Breaks(nn.Module):
         return x.relu()
 
 
-def test_a_model_never_runs_with_the_code_of_another():
+def test_a_model_does_not_run_the_code_of_another():
     """Without classes of their own, the blocks of the first model would run with the code of the second, in parts."""
 
     def blocks(linear: nn.Module) -> nn.ModuleDict:
@@ -99,7 +96,7 @@ def test_a_model_never_runs_with_the_code_of_another():
     assert len({type(b) for model in (whole, broken) for b in model["layers"].children()}) == 2
 
 
-def test_a_second_model_of_the_same_parts_is_not_compiled_again():
+def test_a_second_model_of_the_same_parts_is_not_compiled():
     torch._dynamo.reset()
     counters.clear()
     for _ in range(2):
@@ -123,7 +120,7 @@ class Numbered(nn.Module):
 
 
 @pytest.mark.parametrize(("left_out", "graphs"), [(False, 4), (True, 2)])
-def test_what_is_left_out_is_not_compiled(left_out, graphs):
+def test_modules_that_are_left_out_are_not_compiled(left_out, graphs):
     """The code around it is compiled once: before it and after it."""
     torch._dynamo.reset()
     counters.clear()
@@ -137,21 +134,3 @@ def test_what_is_left_out_is_not_compiled(left_out, graphs):
         assert torch.equal(block(x), x + block.get_submodule("norm")(x) * number)
     assert counters["stats"]["unique_graphs"] == graphs
     assert [m.compiling for m in linears] == [not left_out] * 4
-
-
-@pytest.mark.parametrize(
-    ("recipe", "execution", "found"),
-    [
-        ("te-delayed", Execution.NATIVE, 7),
-        ("te-delayed", Execution.EMULATED, 0),
-        ("te-current", Execution.NATIVE, 0),
-        ("bf16", Execution.NATIVE, 0),
-    ],
-)
-def test_only_linears_of_te_with_delayed_scales_are_untraceable(recipe, execution, found):
-    """The linears of the emulation stand for TE's."""
-    model = models.build(models.ModelConfig("x", dim=64, layers=1, heads=2, kv_heads=1, hidden=128), 0)
-    converted = replace(recipes.apply(model, recipes.get(recipe), Execution.EMULATED, tokens=64), execution=execution)
-    left_out = compilation.untraceable(converted)
-    assert len(left_out) == found
-    assert all(hasattr(linear, "weight") for linear in left_out)

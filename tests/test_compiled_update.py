@@ -1,4 +1,4 @@
-"""The update of timed steps, beside torch's AdamW on the same gradients."""
+"""The update of timed steps, compared with torch's AdamW on the same gradients."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def nano(session):
 
 
 @pytest.mark.parametrize("changes", [{"clip": 0.1}, {"clip": 1e9}, {"accumulation": 3}], ids=str)
-def test_the_weights_are_those_of_torch(nano, changes):
+def test_weights_are_those_of_torch(nano, changes):
     (plain, expected), (ours, found) = (taken(nano, of, **changes) for of in (MasterWeightOptimizer, CompiledUpdate))
     assert torch.allclose(found, expected, rtol=1e-6)
     start = [m.float() for m in models.build(nano.model, 0).parameters()]

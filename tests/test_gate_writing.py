@@ -16,22 +16,22 @@ pytestmark = pytest.mark.slow
 
 FULL = "/dev/full"
 BROKEN_TABLE = """
-from fp8parity.report import terminal
+from fp8parity.gate import reporter
 
 def table(report, width):
     raise KeyError("column")
 
-PATCH.setattr(terminal, "table", table)
+PATCH.setattr(reporter, "table", table)
 """
 BROKEN_VIEW = """
-from fp8parity.report import curves
+from fp8parity.report.sections import losses
 
-def views(verdicts, evidence):
+def curves(verdicts, evidence, page):
     if evidence.records:
         raise KeyError("curve")
     return []
 
-PATCH.setattr(curves, "views", views)
+PATCH.setattr(losses, "curves", curves)
 """
 INTERNAL = """
 def pytest_runtest_logfinish(nodeid):

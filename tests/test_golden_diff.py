@@ -6,6 +6,7 @@ import datetime
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gemm_records
 import pytest
@@ -175,7 +176,7 @@ def test_no_field_of_a_golden_can_change_silently(kind):
     silent = []
     for *way, last in leaves(old):
         new = golden.model_dump(mode="json")
-        holder = new
+        holder: Any = new
         for key in way:
             holder = holder[key]
         holder[last] = "changed"

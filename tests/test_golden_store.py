@@ -22,7 +22,7 @@ from narrowed import some
 from paired import SEEDS, Make
 from timings import CELL, GPU, HERE, calm_but
 
-DIRTY = {"provenance": HERE.model_copy(update={"dirty": True})}
+DIRTY: dict[str, Any] = {"provenance": HERE.model_copy(update={"dirty": True})}
 
 
 class TestLoss:
@@ -79,7 +79,7 @@ class TestLoss:
     def test_noise_stays_with_runs_of_the_same_work(self, golden, run, tmp_path, changes, kept):
         path = write_json(tmp_path / golden.path, golden)
         loss.store(tmp_path, [run(seed=s, **changes) for s in SEEDS], [], len(SEEDS))
-        assert store.read(path, Golden).spreads == (golden.spreads if kept else [])
+        assert store.read(path, Golden).noise == (golden.noise if kept else [])
 
 
 NATIVE = LossRow(margin=0.001, window=8, execution=(Execution.NATIVE,), seeds=(3,), why="made-up native runs")
@@ -90,7 +90,7 @@ APART = LossRow(margin=0.002, window=8, recipe=("te-block", "te-mxfp8"), why="ma
 class TestNoise:
     @pytest.fixture
     def bare(self, golden: Golden) -> Golden:
-        return golden.model_copy(update={"spreads": []})
+        return golden.model_copy(update={"noise": []})
 
     def runs(self, run: Make, recipe: str, count: int, execution: str = "native") -> list[Trajectory]:
         made = [run(recipe, seed, 3) for seed in range(count)]
@@ -102,7 +102,7 @@ class TestNoise:
         write_json(folder / bare.path, bare)
         lines = noise.store(folder, records, Policy(path=Path("policy.toml"), loss=rows))
         [golden] = store.load(folder, Golden).values()
-        return [(s.recipes, s.runs, s.seeds) for s in golden.spreads], lines
+        return [(s.recipes, s.runs, s.seeds) for s in golden.noise], lines
 
     def pairs(self, run: Make, *recipes: str) -> list[noise.Pair]:
         return [(run(recipe, seed, 3), run(seed=seed)) for recipe in recipes for seed in range(3)]
@@ -126,17 +126,17 @@ class TestNoise:
         assert self.stored(tmp_path, bare, [*others, *alone]) == ([], [])
 
     def test_noise_replaces_that_of_its_recipes(self, bare, run):
-        first = noise.with_spread(bare, self.pairs(run, "te-current"), 8)
-        both = noise.with_spread(first, self.pairs(run, "te-block", "te-mxfp8"), 8)
-        again = noise.with_spread(both, self.pairs(run, "te-current")[:2], 16)
-        assert [(s.recipes, s.runs, s.window) for s in again.spreads] == [
+        first = noise.add_noise(bare, self.pairs(run, "te-current"), 8)
+        both = noise.add_noise(first, self.pairs(run, "te-block", "te-mxfp8"), 8)
+        again = noise.add_noise(both, self.pairs(run, "te-current")[:2], 16)
+        assert [(s.recipes, s.runs, s.window) for s in again.noise] == [
             (["te-block", "te-mxfp8"], 6, 8),
             (["te-current"], 2, 16),
         ]
         with pytest.raises(
             ValueError, match="^the noise of te-mxfp8 rests on the same row; give runs of these recipes"
         ):
-            noise.with_spread(both, self.pairs(run, "te-block"), 8)
+            noise.add_noise(both, self.pairs(run, "te-block"), 8)
 
     @pytest.mark.parametrize(
         ("changes", "words"),
@@ -149,7 +149,7 @@ class TestNoise:
     def test_unsuitable_runs_are_refused(self, bare, run, changes, words):
         bad = [(r.model_copy(update=changes), c) for r, c in self.pairs(run, "te-current")]
         with pytest.raises(ValueError, match=words):
-            noise.with_spread(bare, bad, 8)
+            noise.add_noise(bare, bad, 8)
 
     def test_seconds_and_provenance_are_those_of_the_first_device(self, run):
         found = []
@@ -159,7 +159,7 @@ class TestNoise:
             mine = r.provenance.model_copy(update={"device": device})
             timed = r.model_copy(update={"seconds": seconds, "provenance": mine})
             found.append((timed, control.model_copy(update={"seconds": 2.5})))
-        made = noise.spread(found, 40, 8)
+        made = noise.measure_noise(found, 40, 8)
         assert (made.provenance, made.seconds) == (found[0][0].provenance, 12.56)
 
 
@@ -169,6 +169,7 @@ UPGRADED = HERE.model_copy(update={"packages": {**HERE.packages, "torch": "3.0"}
 
 def entry_after(folder: Path, *records: Any) -> Any:
     """The entry after these records were stored one after the other."""
+    kind: type[Any] = SpeedGolden
     for record in records:
         kind = GemmGolden if hasattr(record, "gemms") else SpeedGolden
         pooling.store(folder, record, gemm_records.ROW if kind is GemmGolden else timings.ROW)

@@ -15,6 +15,7 @@ from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.verdict import NumericsDetail, Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
+from fp8parity.report.blocks import Plot
 from sessions import GOLDEN as OWN
 from sessions import stored
 from verdicts import verdict
@@ -141,7 +142,7 @@ class TestJudged:
         ids=["green", "red", "nothing"],
     )
     def test_the_answer(self, made, green, answer):
-        assert (made.green, trend.answer(made)) == (green, answer)
+        assert (made.green, made.answer) == (green, answer)
 
     def test_lines_hold_gap_snr_and_speed_of_each_cell_over_runs(self):
         verdicts, _ = reports.session(recipes=("te-current",), speeds=True)
@@ -172,7 +173,7 @@ class TestPage:
             recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.02}, speeds=True
         )
         runs = [Judged(number=n, name=f"v{n}", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 2)]
-        drawn = trend.figures(trend.build(runs))
+        drawn = [b for b in trend.document(runs).blocks if isinstance(b, Plot)]
         assert [f.title for f in drawn] == ["Gap of tiny", "Gap of mini", "Speed-up of tiny", "Speed-up of mini"]
         line = next(t for t in drawn[1].data if t["name"] == "te-current native")
         assert line["x"] == ["0001_v1", "0002_v2"]
@@ -190,7 +191,7 @@ class TestPage:
             facts={"device": bad, "torch": "2.13.0"},
             verdicts=verdicts,
         )
-        index, numbers = trend.write(trend.build([made]), tmp_path / "public")
+        index, numbers = trend.write([made], tmp_path / "public")
         text = index.read_text()
         assert [p.name for p in sorted(index.parent.iterdir())] == ["index.html", "trend.json"]
         assert bad not in text and "0001_v1" in text and "2026-11-22 10:00" in text
@@ -258,7 +259,7 @@ class TestCommand:
         assert self.command(three, "add", "again", str(source)) == 0
         assert "0004_again.zip: " in capsys.readouterr().out
         assert self.command(three, "page", str(tmp_path / "public")) == 0
-        assert (tmp_path / "public" / "index.html").stat().st_size > 1_000_000
+        assert (tmp_path / "public" / "index.html").read_text().count("</tr>") == 5
 
     def test_without_a_run_it_says_how_to_keep_one(self, tmp_path, capsys):
         assert self.command(tmp_path, "list") == 2

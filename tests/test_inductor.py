@@ -43,19 +43,19 @@ def test_each_configuration_can_be_chosen(kernels):
         (Kernel("k", "X1", "X2", X2=17, custom=True), ["X1", "X2"]),
     ],
 )
-def test_what_inductor_would_not_time_is_left_out(kernel, found):
+def test_spilling_configurations_are_left_out(kernel, found):
     with Configurations() as chosen:
         kernel.run(stream=0)
         assert [str(launcher.config) for launcher in chosen.found[kernel]] == found
 
 
-def test_a_configuration_that_inductor_tunes_further_is_an_error(kernels):
+def test_a_further_tuned_configuration_is_an_error(kernels):
     kernels[0].inductor_meta["coordinate_descent_tuning"] = True
     with Configurations(), pytest.raises(RuntimeError, match="^quantize ran in another configuration than X1$"):
         run(kernels)
 
 
-def test_nothing_gets_in_or_out(kernels, monkeypatch):
+def test_the_region_is_isolated(kernels, monkeypatch):
     """Code compiled before, caches on disk and in the process, settings."""
     resets: list[int] = []
     monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(len(resets)))
@@ -89,7 +89,7 @@ SOURCE = """\
 """
 
 
-def test_a_barrier_stands_before_what_is_read_back_and_nowhere_else():
+def test_a_barrier_is_before_loads_of_stored_pointers_only():
     lines = SOURCE.split("\n")
     assert with_barriers(SOURCE).split("\n") == [*lines[:5], "        tl.debug_barrier()", *lines[5:]]
     unread = "\n".join(lines[:5])
@@ -98,7 +98,7 @@ def test_a_barrier_stands_before_what_is_read_back_and_nowhere_else():
     assert with_barriers(second).count("tl.debug_barrier()") == 1
 
 
-def test_barriers_reach_what_is_compiled_inside_alone(monkeypatch):
+def test_barriers_apply_inside_the_region_only(monkeypatch):
     monkeypatch.setattr(
         AsyncCompile, "triton", lambda self, name, source, device_str="cuda": (name, source, device_str)
     )

@@ -1,9 +1,12 @@
-"""What a cell leaves to the next one."""
+"""A failed capture of one cell does not affect the next, and a run frees its tensors before the reset."""
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
+from fp8parity.training import isolation
 from fp8parity.training.isolation import reset_state
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="captures need a GPU")
@@ -26,7 +29,7 @@ def test_a_failed_capture_breaks_random_numbers():
 
 
 @ON_GPU
-def test_after_a_failed_capture_random_numbers_are_those_of_the_seed():
+def test_random_numbers_after_a_failed_capture_follow_the_seed():
     torch.manual_seed(7)
     expected = torch.rand(4, device="cuda")
     failed_capture()
@@ -41,14 +44,19 @@ def test_after_a_failed_capture_random_numbers_are_those_of_the_seed():
     assert bool((replayed > 0).all())
 
 
-@ON_GPU
-def test_the_numbers_go_on_after_a_reset():
-    """A new state has the seed and the position of the one before."""
-    torch.manual_seed(7)
-    first = torch.rand(4, device="cuda")
-    reset_state()
-    second = torch.rand(4, device="cuda")
-    assert not torch.equal(first, second)
-    torch.manual_seed(7)
-    torch.rand(4, device="cuda")
-    assert torch.equal(torch.rand(4, device="cuda"), second)
+def test_an_isolated_run_is_freed_before_the_reset(monkeypatch):
+    alive: list[bool] = []
+
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    @isolation.isolated
+    def run() -> int:
+        local = Held()
+        held.append(weakref.ref(local))
+        return 7
+
+    monkeypatch.setattr(isolation, "reset_state", lambda: alive.append(held[0]() is not None))
+    assert run() == 7 and alive == [False]

@@ -6,11 +6,13 @@ import math
 from typing import Any
 
 import pytest
+import reports
 from fp8parity.judging import module_filter, speed
 from fp8parity.judging.module_filter import filtered
 from fp8parity.records.schema import Throughput, TimeSplit
-from fp8parity.report import RENDERERS, throughput, view
+from fp8parity.report import RENDERERS
 from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from test_block_command import SHAPE
 from test_split import KV, SAME, Q
 from test_split import made as split_of
@@ -86,53 +88,40 @@ def test_a_linear_with_too_few_pairs_is_left_out():
     few = KV.model_copy(update={"bf16_seconds": [1.0] * 5, "recipe_seconds": [2.0] * 5})
     least = KV.model_copy(update={"bf16_seconds": [1.0] * 6, "recipe_seconds": [2.0] * 6})
     assert [s.linear for s in module_filter.speeds(split_of(few, least))] == [least]
-    assert throughput.view([], Evidence([split_of(few)])).linears == []
+    assert "Linears" not in str(reports.tables(Report([], {}, [], "m", Evidence([split_of(few)]))))
 
 
 @pytest.fixture(scope="module")
-def report() -> view.Report:
-    return view.build([], {}, [], "m", Evidence([split("eager"), PLAIN, FILTERED]))
+def report() -> Report:
+    return Report([], {}, [], "m", Evidence([split("eager"), PLAIN, FILTERED]))
 
 
-class TestReport:
-    def test_a_split_in_another_setting_is_shown_with_its_name(self, report):
-        assert [b.model for b in report.throughput.splits] == ["base, block, eager"] * 2
-        assert [v.model for v in report.throughput.linears] == ["base, block, eager"]
+def test_a_report_shows_each_linear_with_its_times_the_slowest_first(report):
+    rows = reports.texts(reports.tables(report)["Linears of te-current native, base, block, eager"])
+    assert [row[0].split(",")[0] for row in rows] == ["attention.k_proj", "mlp.down_proj", "attention.q_proj"]
+    assert rows[0][1:] == ["500.0", "600.0", "0.833 [0.833, 0.833] slower"] and rows[2][3] == "1.333 [1.333, 1.333]"
 
-    def test_each_linear_has_its_times_and_speed_up(self, report):
-        [found] = report.throughput.linears
-        assert [r.names[0] for r in found.rows] == ["attention.k_proj", "mlp.down_proj", "attention.q_proj"]
-        slow = found.rows[0]
-        assert (slow.bf16_microseconds, slow.microseconds) == pytest.approx((500.0, 600.0))
-        assert (slow.ratio, slow.low, slow.high) == pytest.approx((5 / 6,) * 3)
-        assert [r.slower for r in found.rows] == [True, False, False]
 
-    def test_the_filter_is_proposed_and_its_measurement_stands_beside_it(self, report):
-        [found] = report.throughput.linears
-        assert found.filters == ["k_proj", "v_proj"] and found.gain == pytest.approx(1.02)
-        assert found.proposed == "proposed filter: k_proj, v_proj stay in BF16; predicted gain +2.0%"
-        [text] = found.measured
-        assert text.startswith("a block, eager without k_proj v_proj: 1.250x [") and "measured gain +4.2% [+" in text
+@pytest.mark.parametrize("ending", [".html", ".md"])
+def test_linears_are_shown_below_where_the_time_goes(report, ending):
+    text = RENDERERS[ending](report)
+    places = [text.index(words) for words in (
+        "Throughput in depth</h2>" if ending == ".html" else "## Throughput in depth", "quantize 1.020",
+        "Each linear alone: te-current native, base, block, eager", "predicted gain +2.0%", "measured gain +4.2%", "attention.k_proj, ",
+    )]  # fmt: skip
+    assert places == sorted(places)
 
-    @pytest.mark.parametrize("ending", [".html", ".md"])
-    def test_it_stands_below_where_the_time_goes(self, report, ending):
-        text = RENDERERS[ending](report)
-        places = [text.index(words) for words in (
-            "Throughput in depth</h2>" if ending == ".html" else "## Throughput in depth", "quantize 1.020",
-            "Each linear alone: te-current native, base, block, eager", "predicted gain +2.0%", "measured gain +4.2%", "attention.k_proj, ",
-        )]  # fmt: skip
-        assert places == sorted(places)
-        assert text.count("0.833 [0.833, 0.833]") == 1 and text.count("1.333 [1.333, 1.333]") == 1
 
-    def test_only_what_is_slower_is_open_and_marked(self, report):
-        page = RENDERERS[".html"](report)
-        assert '<td class="out">0.833 [0.833, 0.833] slower</td>' in page
-        assert "<details open><summary>The numbers of the linears" in page
-        fast = RENDERERS[".html"](view.build([], {}, [], "m", Evidence([split_of(Q)])))
-        assert "<details><summary>The numbers of the linears" in fast and "no filter is proposed" in fast
+def test_only_what_is_slower_is_open_and_marked(report):
+    page = RENDERERS[".html"](report)
+    assert '<span class="t-bad">0.833 [0.833, 0.833] slower</span>' in page
+    assert "<details open><summary>The numbers of the linears" in page
+    fast = RENDERERS[".html"](Report([], {}, [], "m", Evidence([split_of(Q)])))
+    assert "<details><summary>The numbers of the linears" in fast and "no filter is proposed" in fast
 
-    def test_names_of_linears_are_text(self):
-        evil = KV.model_copy(update={"fqns": ("a|b `c` &amp;", "d")})
-        made = view.build([], {}, [], "m", Evidence([split_of(evil)]))
-        assert "a\\|b \\`c\\` &amp;amp;, d |" in RENDERERS[".md"](made)
-        assert "a|b `c` &amp;amp;, d</th>" in RENDERERS[".html"](made)
+
+def test_names_of_linears_are_text():
+    evil = KV.model_copy(update={"fqns": ("a|b `c` &amp;", "d")})
+    made = Report([], {}, [], "m", Evidence([split_of(evil)]))
+    assert "a\\|b \\`c\\` &amp;amp;, d |" in RENDERERS[".md"](made)
+    assert "a|b `c` &amp;amp;, d</th>" in RENDERERS[".html"](made)

@@ -28,7 +28,7 @@ OWN = Prior(1e-4, 20)
 def bare(golden: Golden) -> Golden:
     """A golden without replicas and without noise of recipes."""
     return golden.model_copy(
-        update={"spreads": [], "seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]}
+        update={"noise": [], "seeds": [s.model_copy(update={"replicas": []}) for s in golden.seeds]}
     )
 
 
@@ -62,7 +62,7 @@ def test_sound_runs_pass_in_twenty_draws_of_noise(golden: Golden, run: Make):
 def test_noise_of_24_seeds_is_pooled_with_23_degrees_of_freedom(golden: Golden, run: Make):
     runs, controls = [run("te-current", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS]
     gaps = stats.relative_gaps([r.loss for r in runs], [golden.seeds[s].mean_loss for s in SEEDS], golden.tail)
-    variance = (2 * np.var(gaps, ddof=1) + 23 * golden.spreads[0].tail_sd ** 2) / (2 + 23)
+    variance = (2 * np.var(gaps, ddof=1) + 23 * golden.noise[0].tail_sd ** 2) / (2 + 23)
     half = scipy.stats.t.ppf(0.95, 2 + 23) * (variance / 3) ** 0.5
     gap = some(some(judged(golden, runs, controls).loss).gap)
     assert (gap.low, gap.high) == pytest.approx((np.mean(gaps) - half, np.mean(gaps) + half), rel=1e-6)
@@ -160,7 +160,7 @@ def test_the_prior_of_replicas_is_their_root_mean_square_gap(golden: Golden, bar
 
 
 def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Golden):
-    [noise] = golden.spreads
+    [noise] = golden.noise
     found = [
         tolerances.prior_of(g, recipe, PLAIN)
         for g, recipe in (

@@ -1,9 +1,8 @@
-"""A run looks at its own gradient twice, and FP8 that is lost on the way is red. Nothing about the training changes by that."""
+"""A run probes its own gradient twice: quantization that stops is found, and training does not change."""
 
 from __future__ import annotations
 
 import math
-import re
 import time
 from dataclasses import replace
 from functools import cache
@@ -27,7 +26,6 @@ from fp8parity.training.variants import Parts, Variant
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import SCHEDULES, Schedule
-from narrowed import some
 from own_models import Pair, small, trained
 from probe_drift import after, switch_off
 
@@ -83,20 +81,17 @@ def test_a_sound_run_is_green(eager):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (switch_off, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
-                      r"is equal to BF16's in step 15 \(seed 0\): quantization stopped during the run"),
-        (half_quantized, r"the recipe's arithmetic changed during the run: its gradient had an SQNR of 2\d\.\d dB to BF16's in step 7 and "
-                         r"has an SQNR of 2\d\.\d dB to BF16's in step 15 \(seed 0\): quantization stopped during the run"),
-        (misscaled, r"the gradient of layers.0.attention.q_proj.weight has an SQNR of 0.7 dB to BF16's in step 15 \(seed 0\)"),
-        (untrained, r"the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 15 \(seed 0\)"),
+        (switch_off, "is equal to BF16's in step 15"),
+        (half_quantized, "quantization stopped during the run"),
+        (misscaled, "the gradient of layers.0.attention.q_proj.weight has an SQNR of 0.7 dB to BF16's in step 15"),
+        (untrained, "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 15"),
     ],
-)  # fmt: skip
-def test_what_begins_after_the_first_validation_is_red(change, words, eager, monkeypatch):
+)
+def test_a_fault_after_the_first_validation_is_found(change, words, eager, monkeypatch):
     """The losses pass: that of BF16 lies in any band that is made for FP8."""
     monkeypatch.setitem(SCALE_RULES, "broken", lambda amax, fmt: 2.0**-16 * SCALE_RULES["te-fp32"](amax, fmt))
     found = judged(after(8, change))
-    assert (found.status, some(found.loss).moved) == ("fail", "the recipe changed, not the framework")
-    assert re.fullmatch(words, found.headline), found.message()
+    assert found.status == "fail" and words in found.headline, found.message()
     assert [f.metric for f in found.failing] == ["arithmetic"]
 
 
@@ -119,7 +114,7 @@ def test_the_early_step_is_before_the_first_validation(changes, found):
 
 
 @pytest.mark.parametrize(("recipe", "accumulation"), [("te-delayed", 1), ("te-nvfp4", 3), ("ao-mxfp8", 1)])
-def test_the_training_is_the_same_to_the_bit_without_the_probe(recipe, accumulation, monkeypatch, eager):
+def test_training_is_bit_equal_without_the_probe(recipe, accumulation, monkeypatch, eager):
     """Stochastic rounding draws from a generator, delayed scales keep amaxes: neither sees the probe."""
     schedule = replace(SHORT, steps=8, validation_every=5, accumulation=accumulation)
     seen = micro(recipe, schedule=schedule)
@@ -133,13 +128,8 @@ def test_the_training_is_the_same_to_the_bit_without_the_probe(recipe, accumulat
     assert all(8 < p.worst <= p.sqnr < 35 for p in seen.probes)
 
 
-def test_a_run_of_bf16_has_no_probe():
-    made = micro("bf16", schedule=replace(SHORT, steps=2, tail=2))
-    assert made.probes == [] and made.unprobed == ""
-
-
 @pytest.mark.parametrize("accumulation", [1, 4])
-def test_the_gradient_of_the_same_arithmetic_is_equal_to_the_bit(accumulation, monkeypatch, eager):
+def test_the_gradient_of_the_same_arithmetic_is_bit_equal(accumulation, monkeypatch, eager):
     """A recipe whose linears quantize nothing is the BF16 model, clipped or not."""
     schedule = replace(SHORT, steps=8, rows=2, accumulation=accumulation)
     made = micro("te-current", after(1, switch_off), schedule)
@@ -157,7 +147,7 @@ def test_slices_give_the_same_gradient():
     assert float((whole - parts).norm() / whole.norm()) < 0.01
 
 
-def test_a_model_of_ones_own_is_probed_and_says_if_it_cannot_be():
+def test_a_run_without_a_probe_says_why():
     def frozen(seed: int) -> Pair:
         made = Pair(tied=False)
         made.inner.weight.requires_grad_(False)
@@ -166,37 +156,26 @@ def test_a_model_of_ones_own_is_probed_and_says_if_it_cannot_be():
 
     made = trained(small(), "te-current")
     assert [p.step for p in made.probes] == [1, 2] and made.unprobed == ""
-    made = trained(small(factory=frozen, keep=("unembed",)), "te-current")
-    assert (made.probes, made.unprobed) == (
-        [],
-        "no weight of a linear that the recipe quantizes is trained under its own name",
-    )
+    none = trained(small(factory=frozen, keep=("unembed",)), "te-current")
+    short = micro("te-delayed", schedule=replace(SHORT, steps=2, tail=2))
+    plain = micro("bf16", schedule=replace(SHORT, steps=2, tail=2))
+    assert none.probes == short.probes == plain.probes == []
+    assert none.unprobed == "no weight of a linear that the recipe quantizes is trained under its own name"
+    assert (short.unprobed, plain.unprobed) == ("the first validation or the end of the run comes too early", "")
 
 
 @pytest.mark.parametrize("where", ["summed", "norms"])
-def test_too_little_memory_for_the_reference_ends_the_probe_and_not_the_run(where, monkeypatch):
+def test_too_little_memory_ends_the_probe_and_not_the_run(where, monkeypatch):
     def full(*args: object) -> None:
         raise torch.OutOfMemoryError
 
     monkeypatch.setattr(probe, where, full)
     made = micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
-    assert (made.probes, made.unprobed, len(made.loss)) == (
-        [],
-        "the memory of the GPU does not hold a second model in BF16",
-        4,
-    )
+    full_gpu = "the memory of the GPU does not hold a second model in BF16"
+    assert (made.probes, made.unprobed, len(made.loss)) == ([], full_gpu, 4)
 
 
-def test_another_error_of_the_reference_is_an_error_of_the_run(monkeypatch):
-    def broken(*args: object) -> None:
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(probe, "summed", broken)
-    with pytest.raises(RuntimeError, match="no"):
-        micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
-
-
-def test_the_time_of_the_probe_is_no_time_of_the_run(monkeypatch, eager):
+def test_the_time_of_the_probe_is_not_of_the_run(monkeypatch, eager):
     micro("te-current", schedule=replace(SHORT, steps=3, tail=2))  # imports and caches
     summed = probe.summed
 
@@ -209,12 +188,7 @@ def test_the_time_of_the_probe_is_no_time_of_the_run(monkeypatch, eager):
     assert len(made.probes) == 2 and made.seconds < 2 and made.step_seconds < 1
 
 
-def test_a_run_whose_first_step_alone_could_be_probed_says_so():
-    made = micro("te-delayed", schedule=replace(SHORT, steps=2, tail=2))
-    assert (made.probes, made.unprobed) == ([], "the first validation or the end of the run comes too early")
-
-
-def test_the_peak_memory_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
+def test_the_peak_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
     """In bytes: 5 before the first probe, 90 in it, 7 after it, 80 in the second one."""
     peak = [3]
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak[0])
@@ -228,7 +202,7 @@ def test_the_peak_memory_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
     assert memory.read() == 7
 
 
-def test_the_peak_memory_of_a_process_is_that_before_the_first_probe(monkeypatch):
+def test_the_peak_of_a_process_is_before_the_first_probe(monkeypatch):
     monkeypatch.setattr(probe.PeakMemory, "_now", iter([5, 90]).__next__)
     memory = probe.PeakMemory(CPU)
     for _ in range(2):

@@ -12,9 +12,10 @@ import gemm_records
 import pytest
 import reports
 from fp8parity import cli
+from fp8parity.cli import blocks, gemm
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import gemms, split
+from fp8parity.report import gemms
 from test_block_command import SHAPE
 from test_gemm_command import LOST
 from test_split import KV, Q
@@ -45,7 +46,7 @@ def run(tmp_path, capsys, monkeypatch) -> Callable[..., tuple[int, str, str]]:
 def test_gemms_of_a_set_are_shown_and_written(run):
     record = gemm_records.made("llama3-8b")
     code, out, _ = run([record], "gemm", "--csv", "g.csv", "--json", "g.json")
-    assert (code, out) == (0, f"{gemms.table(record)}\n")
+    assert (code, out) == (0, f"{gemm.table(record)}\n")
     assert Path("g.csv").read_text() == gemms.as_csv([record]) and Path("g.json").read_text() == gemms.as_json([record])
     assert not Path(".parity").exists()
 
@@ -59,8 +60,8 @@ def test_splits_of_several_sets_stand_one_below_the_other(run):
     code, out, _ = run([SPLIT, OTHER], "split", "--csv", "s.csv", "--json", "s.json")
     assert code == 0
     assert out.split("\n\n") == [
-        f"NVIDIA Made Up: training-step-split\n{split.text(SPLIT)}",
-        f"NVIDIA Other: training-step-split-eager\n{split.text(OTHER)}\n",
+        f"NVIDIA Made Up: training-step-split\n{blocks.table(SPLIT)}",
+        f"NVIDIA Other: training-step-split-eager\n{blocks.table(OTHER)}\n",
     ]
     assert [r["device"] for r in csv.DictReader(io.StringIO(Path("s.csv").read_text()))] == ["NVIDIA Made Up"] * 3 + [
         "NVIDIA Other"

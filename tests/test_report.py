@@ -1,92 +1,95 @@
-"""The report without a browser: the sentence, the numbers in every format, known failures, and its size."""
+"""The report without a browser: whether it is green, the numbers in every format, its origin, its commands and its size."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from pathlib import Path
 
 import pytest
 import reports
+from fp8parity import report as formats
 from fp8parity.cli import main
-from fp8parity.judging.verdict import NumericsDetail
+from fp8parity.judging.policy import claims
+from fp8parity.judging.verdict import NumericsDetail, Verdict
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import RENDERERS, plots, view, write
-from fp8parity.report.sentence import sentence
+from fp8parity.report import RENDERERS, write
+from fp8parity.report.commands import command
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.sections.origin import provenance
+from fp8parity.report.sections.page import LIMITS, Page, Part
+from fp8parity.report.summary import Report
 from sessions import GOLDEN
 from verdicts import verdict
 
-
-class TestSentence:
-    def test_a_failing_gap_is_named_with_margin_and_mover(self, faulty):
-        gap = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
-        assert 0.0078 < gap.mean < 0.0084
-        first = (
-            f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe changed, not the framework."
-        )
-        assert faulty.sentence.startswith(f"{first} 2 of 22 checks are not green;")
-        assert faulty.sentence.endswith("also te-nvfp4 on mini (fail).")
-        assert not faulty.green
-
-    @pytest.mark.parametrize(
-        ("statuses", "problems", "green"),
-        [
-            (["pass", "pass"], [], True),
-            (["pass", "improved"], [], True),
-            (["pass"], ["required cell x was skipped: y"], False),
-            ([], [], False),
-            *(
-                (["pass", status], [], False)
-                for status in ("fail", "inconclusive", "drift", "no-golden", "stale", "error")
-            ),
-        ],
-    )
-    def test_the_report_has_it_and_says_whether_it_is_green(self, statuses, problems, green):
-        """tests/test_sentence.py has its words."""
-        given = [verdict(status) for status in statuses]
-        made = view.build(given, {}, problems, "m")
-        assert (made.sentence, made.green) == (sentence(given, problems), green)
-        assert made.sentence.startswith("Accept: " if green else "Refuse: ")
-
-    def test_what_rules_alone_judged_is_listed(self):
-        bare = verdict("pass", detail=NumericsDetail(unmeasured=["no numbers of A"]))
-        made = view.build([verdict("pass"), bare], {}, [], "m")
-        assert made.green
-        assert made.unmeasured == ["no numbers of A (1 cell, first te-current-tiny-native)"]
+HEADLINE = "known fail until 2999-01-01: https://example.org/7 (the scale is applied twice); 50% off"
 
 
-class TestKnownFailures:
-    HEADLINE = "known fail until 2999-01-01: https://example.org/7 (the scale is applied twice); 50% off"
+def test_a_failing_gap_is_named_with_margin_and_blame(faulty):
+    gap = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
+    assert 0.0078 < gap.mean < 0.0084
+    first = f"Refuse: te-current on mini fails (gap {gap.gap}, margin 0.50%); the recipe changed, not the framework."
+    assert faulty.sentence.startswith(f"{first} 2 of 22 checks are not green;")
+    assert not faulty.green
 
-    @pytest.fixture
-    def made(self) -> view.Report:
-        return view.build([verdict("known", headline=self.HEADLINE), verdict("pass", check="gemm")], {}, [], "m")
 
-    def test_they_are_green_and_in_the_sentence(self, made):
-        assert made.green
-        assert made.sentence == "Accept: all 2 checks are green; known failures among them: te-current on tiny."
-        assert made.failures == []
-        assert made.rows[0].status == "known"
+@pytest.mark.parametrize(
+    ("statuses", "problems", "green"),
+    [
+        (["pass", "pass"], [], True),
+        (["pass", "improved"], [], True),
+        (["pass", "known"], [], True),
+        (["pass"], ["required cell x was skipped: y"], False),
+        ([], [], False),
+        *((["pass", s], [], False) for s in ("fail", "inconclusive", "drift", "no-golden", "stale", "error")),
+    ],
+)
+def test_a_report_is_green_if_all_verdicts_are_and_nothing_is_wrong(statuses, problems, green):
+    made = Report([verdict(status) for status in statuses], {}, problems, "m")
+    assert made.green is green
+    assert made.sentence.startswith("Accept: " if green else "Refuse: ")
 
-    @pytest.mark.parametrize("ending", [".html", ".md", ".json"])
-    def test_every_format_shows_them(self, made, ending):
-        assert self.HEADLINE in re.sub("</?a[^>]*>", "", RENDERERS[ending](made))
 
-    def test_the_issue_is_a_link(self, made):
-        assert 'known fail until 2999-01-01: <a href="https://example.org/7" rel="noopener">' in RENDERERS[".html"](
-            made
+def test_a_cell_has_its_worst_status_and_the_status_of_its_loss():
+    verdicts, given = reports.session(recipes=("te-current",))
+    loss = next(v for v in verdicts if v.loss and v.cell.recipe == "te-current")
+    other = loss.model_copy(update={"check": "gemm", "status": "fail", "detail": None})
+    row = next(r for r in Report([*verdicts, other], {}, [], "m", given).rows if r.recipe == "te-current")
+    assert (row.parity, row.status) == ("pass", "fail")
+
+
+@pytest.mark.parametrize("ending", [".html", ".md", ".json"])
+def test_every_format_shows_known_failures(ending):
+    made = Report([verdict("known", headline=HEADLINE), verdict("pass", check="gemm")], {}, [], "m")
+    assert (made.green, made.failures, made.rows[0].status) == (True, [], "known")
+    assert HEADLINE in re.sub(r"</?a[^>]*>|\[(?=https)|\]\(https[^)]*\)", "", RENDERERS[ending](made))
+
+
+class TestFormats:
+    def test_markdown_begins_with_the_verdict_and_has_a_row_a_cell(self, faulty):
+        text = RENDERERS[".md"](faulty)
+        assert text.splitlines()[2] == f"**{faulty.sentence}**"
+        row = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
+        assert f"| te-current | mini | native | {row.gap} | 0.50% | 3 | - | fail |" in text
+        assert {line.count("|") for line in text.splitlines() if line.startswith("|") and "mini | native" in line} == {
+            9
+        }
+        assert (
+            "* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native" in text and "1.43x (70B), 1.53x (405B)" in text
         )
 
-    def test_without_one_there_is_no_section(self, faulty):
-        assert faulty.known == []
-        assert "Known failures" not in RENDERERS[".html"](faulty) + RENDERERS[".md"](faulty)
+    def test_json_has_rows_verdicts_and_the_tables_of_all_sections(self, faulty):
+        data = json.loads(RENDERERS[".json"](faulty))
+        assert (data["sentence"], data["green"], data["machine"]) == (faulty.sentence, False, "h100 (sm_90)")
+        assert [r["mean"] for r in data["rows"]] == [r.mean for r in faulty.rows]
+        assert [Verdict.model_validate(v) for v in data["verdicts"]] == faulty.verdicts
+        names = [s["name"] for s in data["sections"]]
+        assert {"matrix", "gaps", "snr", "losses", "cells", "not-run", "provenance"} <= set(names)
+        assert '"Plot"' not in RENDERERS[".json"](faulty) and "Losses of mini" in RENDERERS[".json"](faulty)
 
-
-class TestSize:
     def test_a_large_session_stays_under_5_mb(self, tmp_path):
         made = reports.report(models=reports.MODELS, steps=300, speeds=True)
-        assert sum(len(c.gaps) for v in made.curves for c in v.curves) == 10 * 5 * 3
         for suffix, least, most in (
             (".html", 1_500_000, 5_000_000),
             (".md", 5_000, 200_000),
@@ -96,61 +99,105 @@ class TestSize:
             assert least < (tmp_path / f"r{suffix}").stat().st_size < most
 
     def test_plotly_is_the_version_that_was_chosen(self):
-        static = Path(view.__file__).parent / "static"
+        static = Path(formats.__file__).parent / "static"
         assert "plotly.js (cartesian - minified) v4.1.1" in (static / "plotly-cartesian.min.js").read_text()[:200]
         assert "MIT License" in (static / "plotly-LICENSE.txt").read_text()
 
+    def test_judge_writes_each_format_and_names_those_that_there_are(self, tmp_path, capsys):
+        _, given = reports.session(recipes=("te-current",))
+        for r in given.records:
+            write_json(tmp_path / "records" / name_of(r), r)
+        judge = ["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report"]
+        assert main([*judge, str(tmp_path / "r.html")]) == 1  # the made-up runs are stale against the real golden
+        text = (tmp_path / "r.html").read_text()
+        assert "Refuse: " in text and "differ from the golden" in text and "loss-0" in text
+        assert main([*judge, str(tmp_path / "r.pdf")]) == 2
+        assert "use .md or .html or .json" in capsys.readouterr().err
 
-class TestMarkdown:
-    def test_the_first_line_is_the_verdict(self, faulty):
-        assert RENDERERS[".md"](faulty).splitlines()[2].startswith(f"**{faulty.sentence}**")
 
-    def test_the_same_numbers(self, faulty):
-        text = RENDERERS[".md"](faulty)
-        row = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
-        assert f"| te-current | mini | native | {row.gap} | 0.50% | 3 | - | fail |" in text
-        assert f"| te-current native | pass, {faulty.matrix.rows[1][1][0].gap} | fail, {row.gap} |" in text
+class TestLargeReports:
+    def test_a_page_shows_what_is_red_and_says_what_it_leaves_out(self):
+        names = tuple(f"te-current-plugin{i}" for i in range(LIMITS[Part.COLUMNS] + 20))
+        large = reports.report(recipes=names, gaps={(names[-1], "tiny"): 0.0081})
+        most = LIMITS[Part.COLUMNS]
+        text = RENDERERS[".html"](large)
+        line = f"This page shows {most} of {most + 21} curves and columns, what is red first. A .json report holds all of them."
+        assert line in text and large.sentence in text
+        [losses] = re.findall(r"(?s)Losses of tiny.*?</thead>", text)
+        assert losses.count('<th scope="col">') <= most + 5 and f"plugin{most + 19} native" in losses
+        assert "This page shows" not in RENDERERS[".json"](large)
+
+    def test_red_items_come_first_in_their_order(self):
+        page = Page({Part.CELLS: 3})
+        assert page.first(Part.CELLS, list(range(10)), lambda i: i > 7) == [0, 8, 9]
+        assert page.first(Part.CELLS, [1, 2], lambda i: False) == [1, 2]
+        assert page.cut == {Part.CELLS: 10} and Page().first(Part.CELLS, list(range(9)), bool) == list(range(9))
+
+
+class TestOrigin:
+    def test_two_machines_are_two_origins(self):
+        _, given = reports.session(recipes=("te-current",))
+        other = [
+            r.model_copy(update={"provenance": reports.provenance(device="NVIDIA B200")}) for r in given.records[:2]
+        ]
+        evidence = Evidence([*other, *given.records[2:]], given.goldens)
+        text = str(provenance(Report([], {}, [], "m", evidence), Page()))
+        for part in (
+            "Records, set 1: 2 records",
+            "Records, set 2: 6 records",
+            "Golden of tiny on topics: 8 seeds",
+            "NVIDIA B200, sm_90",
+        ):
+            assert part in text
+
+    def test_claims_are_shown_with_our_numbers(self, faulty):
+        shown = {(row[0], row[1], row[2]): row[5] for row in reports.texts(reports.tables(faulty)["Published claims"])}
+        assert len(shown) == 14
+        ours = "1.31x [1.29, 1.33] (te-current, tiny, native); 1.31x [1.29, 1.33] (te-current, mini, native)"
+        assert shown["NVIDIA NeMo, FP8 throughput", "te-current", "speed-up"] == ours
+        assert shown["NVIDIA NeMo, FP8 throughput", "te-mxfp8", "speed-up"] == "not measured here"
+        assert shown["DeepSeek-V3 (arXiv 2412.19437)", "te-block", "loss gap"].count(";") == 1
 
     @pytest.mark.parametrize(
-        "words", ["* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native", "1.43x (70B), 1.53x (405B)"]
+        ("text", "fault"),
+        [
+            ('[[claim]]\nsource = "abc"', r"claims.toml:1: \[\[claim\]\] key url"),
+            ('[[claims]]\nsource = "abc"', "unknown table 'claims'"),
+            ("[[claim", "claims.toml: "),
+        ],
     )
-    def test_what_did_not_run_and_claims_are_there(self, faulty, words):
-        assert words in RENDERERS[".md"](faulty)
+    def test_faults_of_claims_are_named(self, tmp_path, text, fault):
+        (tmp_path / "claims.toml").write_text(text)
+        with pytest.raises(ValueError, match=fault):
+            claims.load(tmp_path)
 
-    def test_rows_have_a_field_a_column(self, faulty):
-        lines = RENDERERS[".md"](faulty).splitlines()
-        assert {line.count("|") for line in lines if line.startswith("|") and "mini | native" in line} == {9}
-
-    def test_json_has_the_view(self, faulty):
-        data = json.loads(RENDERERS[".json"](faulty))
-        assert data["sentence"] == faulty.sentence
-        assert len(data["curves"]) == 2
-
-
-def test_judge_writes_each_format(tmp_path, capsys):
-    """From records on disk to a page, with a damaged loss among them."""
-    _, given = reports.session(recipes=("te-current",))
-    for r in given.records:
-        write_json(tmp_path / "records" / name_of(r), r)
-    code = main(["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report", str(tmp_path / "r.html")])
-    assert code == 1  # the made-up runs are stale against the real golden
-    text = (tmp_path / "r.html").read_text()
-    assert "Refuse: " in text
-    assert "differ from the golden" in text
-    assert "loss-0" in text
+    def test_rules_alone_and_unused_rows_are_listed(self):
+        bare = verdict("pass", detail=NumericsDetail(unmeasured=["no numbers of A"]))
+        made = Report([verdict("pass"), bare], {}, [], "m", unused=["row 7"])
+        assert made.green and made.unmeasured == ["no numbers of A (1 cell, first te-current-tiny-native)"]
+        assert "* Not needed by any record: row 7" in RENDERERS[".md"](made)
 
 
-def test_judge_names_the_formats_that_there_are(tmp_path, capsys):
-    made = reports.layers("tiny", "te-current")
-    write_json(tmp_path / "records" / name_of(made), made)
-    assert (
-        main(["judge", str(tmp_path / "records"), "--golden-dir", str(GOLDEN), "--report", str(tmp_path / "r.pdf")])
-        == 2
+class TestCommands:
+    @pytest.mark.parametrize(
+        ("recipe", "execution", "corpus", "more"),
+        [
+            ("bf16", "native", "topics", ""),
+            ("te-block", "fused", "topics", " --execution fused"),
+            ("r", "emulated", "text:a b", " --execution emulated --corpus 'text:a b'"),
+        ],
     )
-    assert "use .md or .html or .json" in capsys.readouterr().err
+    def test_a_command_selects_the_cell(self, recipe, execution, corpus, more):
+        cell = Cell(model="tiny", recipe=recipe, execution=execution, corpus=corpus)
+        found = command([verdict("pass", cell=cell, check="loss parity")], Evidence())
+        assert found == f"pytest suites/convergence --recipe {recipe} --model tiny{more}"
 
+    def test_it_names_the_own_models_and_goldens_of_the_sessions(self):
+        options = ["--parity-model-factory", "mine:make", "--parity-recipe", "x", "--parity-golden-dir", "a b"]
+        found = command([verdict("pass", check="gemm")], Evidence(options=[*options, *options]))
+        assert found.endswith("--execution native --parity-model-factory mine:make --parity-golden-dir 'a b'")
 
-def test_infinite_and_missing_values_have_no_number():
-    assert plots.percent(None) == 0
-    bars = plots.error([(-math.inf, 0.0, math.inf), (0.0, 0.01, 0.03)], "red", 100)
-    assert (bars["array"], bars["arrayminus"]) == ([None, 2.0], [None, 1.0])
+    def test_the_check_of_a_plugin_has_no_suite_of_this_project(self):
+        cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
+        found = command([verdict("pass", cell=cell, check=c) for c in ("gemm", "a plugin's check")], Evidence())
+        assert found.startswith("pytest --recipe te-current --model tiny")

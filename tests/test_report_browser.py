@@ -15,8 +15,9 @@ import pytest
 import reports
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report import view, write
+from fp8parity.report import write
 from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 
 pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -249,7 +250,7 @@ def test_hostile_names_do_not_run(visit, tmp_path):
         cell=cell, check=bad, status="fail", headline=bad, detail=LossDetail(margin=0.005, seeds=[0, 1, 2])
     )
     path = tmp_path / "bad.html"
-    write(view.build([planted], {bad: bad}, [bad], bad, Evidence(records=records, policy=given.policy)), path)
+    write(Report([planted], {bad: bad}, [bad], bad, Evidence(records=records, policy=given.policy)), path)
     page = visit(path)
     assert page.evaluate("window.hit") is None
     assert all(p["drawn"] for p in page.evaluate(DRAWN))

@@ -9,14 +9,16 @@ from functools import partial
 import pytest
 import reports
 import two_sides
+from fp8parity import report as formats
 from fp8parity.judging import policy
 from fp8parity.judging.compare import compare
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.stats import Interval
 from fp8parity.judging.verdict import StepBand
-from fp8parity.report import comparison, escape, terminal
+from fp8parity.report import comparison, escape, table, terminal
+from fp8parity.report.blocks import Entry, Table, Tone
+from fp8parity.report.summary import Report
 from fp8parity.report.terminal import Screen
-from fp8parity.report.view import Report
 from sessions import DAY
 from two_sides import TOML
 
@@ -38,7 +40,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_of_a_gate_fits(report, width):
-    text = terminal.table(report, Screen(width, attached=True))
+    text = table(report, Screen(width, attached=True))
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:3] == ["verdict", "gap", "to"]
@@ -51,14 +53,14 @@ def test_the_table_of_a_gate_fits(report, width):
 
 def test_a_large_table_shows_what_is_red_and_says_what_it_leaves_out(report, monkeypatch):
     red = [row for row in report.rows if row.status == "fail"]
-    monkeypatch.setattr(terminal, "ROWS", len(red) + 1)
-    lines = terminal.table(report, Screen(120, attached=True)).splitlines()
+    monkeypatch.setattr(formats, "ROWS", len(red) + 1)
+    lines = table(report, Screen(120, attached=True)).splitlines()
     assert [line.split()[0] for line in lines[1 : 2 + len(red)]].count("fail") == len(red) > 0
     assert f"The table shows {len(red) + 1} of {len(report.rows)} cells, what is red first." in " ".join(lines)
 
 
 def test_a_narrow_terminal_folds_and_loses_nothing(report):
-    text = terminal.table(report, Screen(40, attached=True))
+    text = table(report, Screen(40, attached=True))
     assert max(map(len, text.splitlines())) <= 40
     first = [line.split(" ")[0] for line in text.splitlines()]
     assert {status: first.count(status) for status in ("fail", "pass")} == {
@@ -67,7 +69,7 @@ def test_a_narrow_terminal_folds_and_loses_nothing(report):
 
 
 def test_colors_only_where_the_terminal_has_them(report):
-    colored, plain = (terminal.table(report, Screen(80, color=color, attached=True)) for color in (True, False))
+    colored, plain = (table(report, Screen(80, color=color, attached=True)) for color in (True, False))
     assert "\x1b" not in plain
     assert [line.rstrip() for line in ESCAPE.sub("", colored).splitlines()] == plain.splitlines()
     for row, line in zip(report.rows, colored.splitlines()[1:], strict=False):
@@ -79,7 +81,7 @@ def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     screen = Screen.of(io.StringIO())
     assert screen == Screen(terminal.WIDTH, color=False, attached=False)
-    assert report.sentence in terminal.table(report, screen).splitlines()
+    assert report.sentence in table(report, screen).splitlines()
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "xterm")
     assert Screen.of(Terminal()) == Screen(80, color=True, attached=True)
@@ -89,8 +91,8 @@ def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
 
 def test_text_of_a_record_stays_text_in_a_colored_table(report):
     evil = "::error ::x\x1b[2J##[error]"
-    rows = [report.rows[0].model_copy(update={"recipe": evil, "model": evil})]
-    text = terminal.table(report.model_copy(update={"rows": rows}), Screen(30, color=True, attached=True))
+    shown = Table("t", ("result", "cell"), [(Entry(evil, tone=Tone.BAD), evil)])
+    text = terminal.text(Screen(30, color=True, attached=True), shown)
     assert not re.search(r"::|##\[", text)
     assert "\x1b" not in ESCAPE.sub("", text)
     assert escape.cell("a::b") == "a: :b"
@@ -110,7 +112,7 @@ def compared(trajectory, tmp_path):
 @pytest.mark.parametrize("width", [80, 120, 190])
 def test_a_comparison_fits(compared, new, first, width):
     found = compared(**new)
-    text = comparison.terminal(found, Screen(width, attached=True))
+    text = comparison.text(found, Screen(width, attached=True))
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     [head] = [i for i, line in enumerate(lines) if line.startswith("result ")]
@@ -120,10 +122,10 @@ def test_a_comparison_fits(compared, new, first, width):
 
 
 def test_a_comparison_has_a_page(compared):
-    red, green = (comparison.html(compared(**new)) for new in ({"recipe": 0.02}, {}))
-    assert 'class="lead red"' in red and 'class="lead green"' in green
-    assert re.search(r'<td class="status s-fail">recipe worse</td>', red)
-    assert "What moved, or cannot be decided" in red and "What moved" not in green
+    red, green = (comparison.RENDERERS[".html"](compared(**new)) for new in ({"recipe": 0.02}, {}))
+    assert 'class="lead t-bad"' in red and 'class="lead t-good"' in green
+    assert '<span class="t-bad">recipe worse</span>' in red
+    assert "What changed, or cannot be decided" in red and "What changed" not in green
     assert "<script" not in red and "https://" not in red
 
 

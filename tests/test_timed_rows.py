@@ -16,8 +16,9 @@ from fp8parity.judging import gemms, speed
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, THROUGHPUT, Verdict
 from fp8parity.records.schema import AnyRecord, Throughput, Trajectory
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import RENDERERS, sheet, view
+from fp8parity.report import RENDERERS, render_data, worths
 from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from narrowed import some
 from sessions import GOLDEN
 from test_block_command import SHAPE
@@ -37,7 +38,7 @@ def read(text: str) -> list[dict[str, str]]:
 
 
 def table(verdicts: list[Verdict], *records: AnyRecord) -> list[dict[str, str]]:
-    text = RENDERERS[".csv"](view.build(verdicts, {}, [], "m", Evidence(records)))
+    text = RENDERERS[".csv"](Report(verdicts, {}, [], "m", Evidence(records)))
     return read(text)
 
 
@@ -79,9 +80,8 @@ def test_what_is_unknown_is_empty():
 def test_a_step_beside_its_losses_has_a_worth():
     verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})
     records = [steep(r) if isinstance(r, Trajectory) else r for r in given.records]
-    made = view.build(verdicts, {}, [], "m", Evidence(records))
     [row] = table(verdicts, *records)
-    [worth] = made.throughput.worths
+    [worth] = worths.worths(verdicts, Evidence(records)).values()
     assert [float(row[f"worth{p}_ratio"]) for p in ("_low", "", "_high")] == list(some(worth.worth))
     assert [float(row[f"more_tokens{p}_share"]) for p in ("_low", "", "_high")] == list(some(worth.later))
     block = next(v for v in verdicts if v.speed).model_copy(update={"check": BLOCK_THROUGHPUT})
@@ -123,13 +123,13 @@ def test_what_could_not_be_measured_has_a_row_without_numbers():
 
 def test_other_checks_have_no_row():
     loss, numerics, *_ = reports.session(recipes=())[0]
-    text = RENDERERS[".csv"](view.build([loss, numerics], {}, [], "m"))
+    text = RENDERERS[".csv"](Report([loss, numerics], {}, [], "m"))
     assert text.startswith("kind,gpu,model,") and text.count("\n") == 1
 
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.1 + 0.2, 1e-300, 2**63 - 1])
 def test_a_number_comes_back(value):
-    text = sheet.text(["a", "b"], [[value, None]])
+    text = render_data.as_csv(["a", "b"], [[value, None]])
     [row] = read(text)
     assert type(value)(row["a"]) == value or (math.isnan(value) and math.isnan(float(row["a"])))
     assert row["b"] == ""

@@ -1,4 +1,4 @@
-"""Variants: each planted change does what its sentence says, and nothing else."""
+"""Variants: each planted change does what it says, and nothing else."""
 
 from __future__ import annotations
 
@@ -44,19 +44,21 @@ def outputs(parts: Parts, name: str) -> torch.Tensor:
     return torch.stack((plain, got))
 
 
-def test_a_replica_moves_one_weight_of_a_block_by_one_ulp(parts: Parts):
+def test_a_replica_changes_one_weight_by_one_ulp(parts: Parts):
     before = {n: p.detach().clone() for n, p in parts.model.named_parameters()}
     masters = [m.clone() for m in parts.optimizer.masters]
     replica(1).plant(parts)
-    moved = {n: (p != before[n]).nonzero() for n, p in parts.model.named_parameters() if not torch.equal(p, before[n])}
-    [(name, [place])] = moved.items()
+    changed = {
+        n: (p != before[n]).nonzero() for n, p in parts.model.named_parameters() if not torch.equal(p, before[n])
+    }
+    [(name, [place])] = changed.items()
     assert name.startswith("layers.")
     old, new = before[name][tuple(place)], parts.model.get_parameter(name)[tuple(place)]
     assert abs(int(old.view(torch.int16)) - int(new.view(torch.int16))) == 1
     assert sum(int((a != b).sum()) for a, b in zip(masters, parts.optimizer.masters, strict=True)) == 1
 
 
-def test_replicas_of_other_numbers_move_other_weights(session: Session):
+def test_replicas_of_other_numbers_change_other_weights(session: Session):
     first, second = (session.trajectory(BF16, 0, replica(k)) for k in (1, 2))
     plain = session.trajectory(BF16, 0)
     assert (plain.variant, plain.content, first.content) == ("", "seed0", "seed0-replica1")
@@ -70,7 +72,7 @@ def test_replicas_of_other_numbers_move_other_weights(session: Session):
     ("fault", "shifted"),
     [("outputs shifted", {"q_proj", "up_proj"}), ("one output shifted", {"up_proj"}), ("attention scaled", set())],
 )
-def test_shifted_outputs(parts: Parts, fault: str, shifted: set[str]):
+def test_outputs_are_shifted_or_scaled(parts: Parts, fault: str, shifted: set[str]):
     BY_NAME[fault].plant(parts)
     for name in ("attention.q_proj", "mlp.up_proj"):
         plain, got = outputs(parts, f"layers.0.{name}")
@@ -79,7 +81,7 @@ def test_shifted_outputs(parts: Parts, fault: str, shifted: set[str]):
         torch.testing.assert_close(got, (expected * scale).to(got.dtype))
 
 
-def test_attention_without_self_does_not_see_its_own_position(parts: Parts):
+def test_attention_without_self_ignores_its_own_position(parts: Parts):
     q, k, v = (torch.randn(1, 2, 8, 16) for _ in range(3))
     BY_NAME["attention without self"].plant(parts)
     attention = parts.model.get_submodule("layers.0.attention")
@@ -93,7 +95,7 @@ def test_attention_without_self_does_not_see_its_own_position(parts: Parts):
     torch.testing.assert_close(attend(q, k, v)[:, :, 0], v[:, :, 0])
 
 
-def test_attention_without_positions_is_the_same_at_every_place(parts: Parts):
+def test_attention_without_positions_ignores_the_order(parts: Parts):
     """Without RoPE, the output of the last position does not change if two earlier tokens trade places."""
     ids, swapped = (torch.tensor([row]) for row in ([3, 5, 7, 9], [5, 3, 7, 9]))
     assert not torch.allclose(parts.model(ids)[0, -1], parts.model(swapped)[0, -1])
@@ -101,24 +103,31 @@ def test_attention_without_positions_is_the_same_at_every_place(parts: Parts):
     torch.testing.assert_close(parts.model(ids)[0, -1], parts.model(swapped)[0, -1], atol=2e-2, rtol=0)
 
 
-def test_faults_of_gradients(session: Session, parts: Parts):
+def changes_of(session: Session, parts: Parts, name: str) -> tuple[dict, dict, set[str]]:
+    """Return the gradients without and with a fault, and the names of the changed ones."""
+    fresh = models.build(session.preset("nano").model, 0)
+    optimizer = MasterWeightOptimizer(apply(fresh, get("bf16"), Execution.NATIVE, tokens=128), parts.schedule)
     plain = gradients(parts)
-    for name in ("small gradients flushed", "embedding gradient flipped", "layer not updated"):
-        parts.model.zero_grad()
-        fresh = models.build(session.preset("nano").model, 0)
-        optimizer = MasterWeightOptimizer(apply(fresh, get("bf16"), Execution.NATIVE, tokens=128), parts.schedule)
-        found = gradients(BY_NAME[name].plant(Parts(fresh, optimizer, parts.schedule, cross_entropy)))
-        changed = {n for n in plain if not torch.equal(plain[n], found[n])}
-        if name == "small gradients flushed":
-            kept = plain["lm_head.weight"].abs() >= plain["lm_head.weight"].abs().amax() / 64
-            assert torch.equal(found["lm_head.weight"] != 0, kept & (plain["lm_head.weight"] != 0))
-        elif name == "embedding gradient flipped":
-            assert changed == {"embedding.weight"}
-            assert torch.equal(found["embedding.weight"][:, ::2], -plain["embedding.weight"][:, ::2])
-            assert torch.equal(found["embedding.weight"][:, 1::2], plain["embedding.weight"][:, 1::2])
-        else:
-            assert changed == {"layers.0.mlp.up_proj.weight"}
-            assert not found["layers.0.mlp.up_proj.weight"].any()
+    found = gradients(BY_NAME[name].plant(Parts(fresh, optimizer, parts.schedule, cross_entropy)))
+    return plain, found, {n for n in plain if not torch.equal(plain[n], found[n])}
+
+
+def test_small_gradients_are_zero(session: Session, parts: Parts):
+    plain, found, _ = changes_of(session, parts, "small gradients flushed")
+    kept = plain["lm_head.weight"].abs() >= plain["lm_head.weight"].abs().amax() / 64
+    assert torch.equal(found["lm_head.weight"] != 0, kept & (plain["lm_head.weight"] != 0))
+
+
+def test_half_of_the_embedding_gradient_is_flipped(session: Session, parts: Parts):
+    plain, found, changed = changes_of(session, parts, "embedding gradient flipped")
+    assert changed == {"embedding.weight"}
+    assert torch.equal(found["embedding.weight"][:, ::2], -plain["embedding.weight"][:, ::2])
+    assert torch.equal(found["embedding.weight"][:, 1::2], plain["embedding.weight"][:, 1::2])
+
+
+def test_one_layer_is_not_updated(session: Session, parts: Parts):
+    _, found, changed = changes_of(session, parts, "layer not updated")
+    assert changed == {"layers.0.mlp.up_proj.weight"} and not found["layers.0.mlp.up_proj.weight"].any()
 
 
 def test_stale_weights_lag_one_step(parts: Parts):
@@ -131,7 +140,7 @@ def test_stale_weights_lag_one_step(parts: Parts):
         assert not torch.equal(master, old)
 
 
-def test_a_learning_rate_that_is_3_percent_high(parts: Parts):
+def test_the_learning_rate_is_3_percent_high(parts: Parts):
     planted = BY_NAME["learning rate high"].plant(parts)
     take = make(
         apply(parts.model, get("bf16"), Execution.NATIVE, tokens=128), parts.optimizer, planted.schedule, Mode.EAGER
@@ -140,7 +149,7 @@ def test_a_learning_rate_that_is_3_percent_high(parts: Parts):
     assert parts.optimizer.adamw.param_groups[0]["lr"] == pytest.approx(1.03 * parts.schedule.lr_at(1))
 
 
-def test_a_loss_in_bf16(parts: Parts):
+def test_the_loss_is_in_bf16(parts: Parts):
     exact = float(parts.loss(parts.model, *batch(parts)).detach())
     rounded = float(BY_NAME["loss in BF16"].plant(parts).loss(parts.model, *batch(parts)).detach())
     assert rounded != exact
@@ -149,7 +158,7 @@ def test_a_loss_in_bf16(parts: Parts):
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
-def test_every_fault_changes_the_losses_and_is_named_in_the_record(session: Session, fault: Variant):
+def test_each_fault_changes_the_losses_and_is_recorded(session: Session, fault: Variant):
     found, plain = session.trajectory(BF16, 0, fault), session.trajectory(BF16, 0)
     assert found.loss != plain.loss
     assert found.variant == fault.name

@@ -10,7 +10,7 @@ from fp8parity.records.cell import Cell
 from fp8parity.records.check_names import CHECKS
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
-from fp8parity.report import provenance
+from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from sessions import cell, stored, verdict
 from verdicts import verdict as made
@@ -58,7 +58,7 @@ def test_measured_numbers_are_of_one_rank(trajectory, ranks):
 
 
 def test_command_of_a_cell_names_its_suite_and_its_ranks():
-    said = [provenance.command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
+    said = [command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
     assert said == [
         f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
     ]
@@ -66,7 +66,7 @@ def test_command_of_a_cell_names_its_suite_and_its_ranks():
 
 def test_command_of_an_unknown_check_names_no_suite():
     """The check of a plugin: its test may be anywhere below the folder of the run."""
-    said = provenance.command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
+    said = command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
     assert said == "pytest --recipe te-current --model tiny --execution native"
 
 

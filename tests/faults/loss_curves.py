@@ -36,7 +36,7 @@ class Paired(Ready):
     def golden(self, run: Make) -> Golden:
         full = golden_of(run)
         seeds = [s.model_copy(update={"replicas": []}) for s in full.seeds]
-        return full.model_copy(update={"spreads": [], "seeds": seeds}) if self.bare else full
+        return full.model_copy(update={"noise": [], "seeds": seeds}) if self.bare else full
 
 
 def recipe(run: Make, change: Change = 0.0, control: Change = 0.0) -> Pair:

@@ -96,9 +96,9 @@ def _scheduled(name: str, value: float) -> Callable[[loss_goldens.Golden], loss_
     return lambda g: g.model_copy(update={"schedule": g.schedule | {name: value}})
 
 
-def _spread(**changes: object) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+def _noise(**changes: object) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
     """The first spread of the golden, changed."""
-    return lambda g: g.model_copy(update={"spreads": [g.spreads[0].model_copy(update=changes), *g.spreads[1:]]})
+    return lambda g: g.model_copy(update={"noise": [g.noise[0].model_copy(update=changes), *g.noise[1:]]})
 
 
 def _moved_by(factor: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
@@ -191,16 +191,14 @@ GOLDENS = (
     ),
     fault(
         "golden with a spread of NaN",
-        _golden(_spread(tail_sd=math.nan)),
+        _golden(_noise(tail_sd=math.nan)),
         2,
-        "micro-topics.json: key spreads.0.tail_sd: ",
+        "micro-topics.json: key noise.0.tail_sd: ",
     ),
-    fault(
-        "golden with a spread that nothing can leave", _golden(_spread(loss=[1.0] * 30)), 2, "key spreads.0.loss.0: "
-    ),
+    fault("golden with a noise that nothing can leave", _golden(_noise(loss=[1.0] * 30)), 2, "key noise.0.loss.0: "),
     fault(
         "golden with a spread wider than its windows",
-        _golden(_spread(tail_sd=0.01)),
+        _golden(_noise(tail_sd=0.01)),
         2,
         "tail_sd 0.01 does not follow from its windows",
     ),
