@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fp8parity.recipes import registry
 from fp8parity.recipes.adapters import emulated
+from fp8parity.registry import Registry
 from processes import run
 
 CONFTEST = '''
@@ -88,3 +89,13 @@ def test_module_of_functions_is_an_adapter():
     assert registry.adapter("emulated") is emulated
     for name in ("OPTIONS", "convert", "default_spec", "quantize", "fp8_attention", "reset"):
         assert hasattr(registry.adapter("torchao"), name)
+
+
+def test_registry_suggests_names_and_is_restored():
+    known = Registry("fruit", {"apple": 1})
+    with known.restored():
+        known.update(pear=2)
+        assert known.find("pear") == 2
+    assert known == {"apple": 1}
+    with pytest.raises(ValueError, match="unknown fruit 'aple': did you mean apple"):
+        known.find("aple")
