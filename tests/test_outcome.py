@@ -43,7 +43,7 @@ def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), *
     return Results(
         {node(c): c for c in selected if node(c) not in more.get("removed", ())},
         phases=[p for group in groups for p in group],
-        told=True,
+        reported=True,
         **more,
     )
 
@@ -208,10 +208,10 @@ def test_cells_of_another_execution_were_not_asked_for():
 
 def test_a_session_without_cells_is_none_of_ours():
     plain = Results(
-        {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], told=True
+        {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], reported=True
     )
     assert not plain.with_cells
-    plain.told = False  # every worker died before it told what it collected
+    plain.reported = False  # every worker died before it reported what it collected
     assert plain.with_cells
 
 
@@ -232,10 +232,10 @@ def test_a_crash_says_where_the_test_stood(when, words):
 def test_a_session_whose_processes_died_before_they_told_anything_is_one_with_cells():
     died = Phase("f.py::test_x", "???", failed=True)
     assert Results(phases=[died]).with_cells
-    assert not Results(phases=[died], told=True).with_cells
+    assert not Results(phases=[died], reported=True).with_cells
 
 
 def test_skipped_tests_without_a_cell_are_no_reason_why_nothing_ran():
     other = Phase("f.py::test_other", "setup", skipped=True, why="not here")
-    assert outcomes._nothing(Results(phases=[other], told=True)) == []
+    assert outcomes._nothing(Results(phases=[other], reported=True)) == []
     assert outcomes._nothing(made([other], skip("a"))) == ["nothing ran, so nothing was checked: no GPU (1 test)"]
