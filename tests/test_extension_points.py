@@ -70,7 +70,7 @@ why = "the adapter from outside converted the one linear layer"
 
 
 @pytest.mark.parametrize(("low", "code"), [(1, 0), (0, 1)])
-def test_adapter_a_recipe_and_a_check_from_outside(tmp_path, low, code):
+def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_converted.py").write_text(TEST)
     (tmp_path / "golden").mkdir()
