@@ -1,4 +1,6 @@
-"""Write the table of planted faults: python benchmarks/fault_table.py --write docs/evidence/faults.md
+"""Write the table of planted faults.
+
+    python benchmarks/fault_table.py --write docs/evidence/faults.md
 
 ``tests/faults`` holds the faults as data, and ``tests/test_faults.py`` plants each of them.
 """

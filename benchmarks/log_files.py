@@ -1,4 +1,4 @@
-"""Writes a training curve in the formats of other frameworks: the log files that ``fp8parity verdict`` reads.
+"""Write a training curve in the formats of other frameworks: the log files that ``fp8parity verdict`` reads.
 
 TensorBoard files come from torch's SummaryWriter, which Megatron and torchtitan use. The other formats follow their writers' code.
 """
@@ -32,12 +32,12 @@ class Curve:
         return range(self.first, self.first + len(self.loss))
 
     def with_gap(self, gap: float | Sequence[float]) -> Curve:
-        """The same curve with a relative gap, constant or one for each step."""
+        """Return the same curve with a relative gap, constant or one for each step."""
         return replace(self, loss=(np.asarray(self.loss) * (1 + np.asarray(gap))).tolist())
 
 
 def curve_of(run: Trajectory) -> Curve:
-    """A recorded run as a curve. Its learning rate rises and then follows a cosine."""
+    """Return a recorded run as a curve. Its learning rate rises and then follows a cosine."""
     n, warmup = len(run.loss), int(run.schedule["warmup"])
     rates = [float(run.schedule["lr"]) * min((s + 1) / warmup, (1 + math.cos(math.pi * s / n)) / 2) for s in range(n)]
     return Curve(list(run.loss), list(run.grad_norm), rates, int(run.schedule["rows"]) * int(run.schedule["length"]))
@@ -104,7 +104,7 @@ def table(path: Path, header: Sequence[str], lines: Iterable[Sequence[object]]) 
 
 
 def wandb_csv(path: Path, c: Curve) -> Path:
-    """A chart that W&B's page exports."""
+    """Write a chart that W&B's page exports."""
     return table(
         path.with_suffix(".csv"),
         ("Step", "r - train/loss", "r - train/loss__MIN", "r - train/loss__MAX"),
@@ -139,7 +139,7 @@ def printed(path: Path, lines: Iterable[str]) -> Path:
 
 
 def megatron(path: Path, c: Curve) -> Path:
-    """A NaN is left out of the line, as Megatron does."""
+    """Leave a NaN out of the line, as Megatron does."""
 
     def line(s: int, x: float, g: float, r: float) -> str:
         loss = f" lm loss: {x:.6E} |" if x >= 0 else ""
@@ -165,7 +165,7 @@ def titan(path: Path, c: Curve) -> Path:
 
 
 def nanochat(path: Path, c: Curve) -> Path:
-    """A debiased moving average of the loss."""
+    """Write a debiased moving average of the loss."""
     lines, mean = [], 0.0
     for s, x, g, _ in rows(c):
         mean = 0.9 * mean + 0.1 * x
@@ -209,4 +209,4 @@ WRITERS: dict[str, Callable[[Path, Curve], Path]] = {
     "AutoModel, printed": automodel_printed,
     "Nanotron, printed": nanotron,
 }
-"""Format -> its writer: it writes a curve at (or beside) a path and returns what the user would name."""
+"""Format -> its writer: it writes a curve at (or next to) a path and returns what the user would name."""

@@ -1,4 +1,4 @@
-"""How other projects judge a loss curve, each rule as a pure function of the runs and their references. No torch.
+"""Judge loss curves as other projects do: each rule is a pure function of runs and references. No torch.
 
 A rule of one run takes its losses and those of its reference, in nats per token, one per step. It says whether the run is red. The
 projects judge one seed. ``RULES`` applies such a rule to every seed of a cell, and the cell is red if one seed is. So a rule gets the same
@@ -29,7 +29,9 @@ def megatron_exact(run: Losses, reference: Losses) -> bool:
 
 
 def megatron_close(run: Losses, reference: Losses, *, inverted: bool = False) -> bool:
-    """The same file, approximate test of the loss: a step is close within 5%. One in a hundred (at least 1, at most 50) need not be.
+    """Apply the approximate test of the same file: a step is close within 5%.
+
+    One step in a hundred (at least 1, at most 50) need not be close.
 
     ``inverted`` is the rule as it was shipped from October 2025 to April 2026: 1% of close steps was enough. A NaN is not close.
     """
@@ -43,8 +45,7 @@ def megatron_close(run: Losses, reference: Losses, *, inverted: bool = False) ->
 
 @dataclass(frozen=True)
 class Bridge:
-    """The settings of Megatron-Bridge. ``skip`` is the share of the steps, from the first on, that is not compared. ``last`` is the
-    limit of the last loss."""
+    """Settings of Megatron-Bridge: ``skip`` is the share of first steps that is not compared, ``last`` limits the last loss."""
 
     skip: float = 0.0
     last: float = 0.03
@@ -78,10 +79,10 @@ def torchtitan(run: Losses, reference: Losses) -> bool:
 
 
 def liger(run: Losses, reference: Losses) -> bool:
-    """Liger-Kernel, ``assert_verbose_allclose`` of ``test/utils.py`` with the limits of its BF16 convergence tests (2025), for the loss
-    alone: red unless every step is within 1e-2 + 5% of the reference.
+    """Liger-Kernel, ``assert_verbose_allclose`` of ``test/utils.py`` (2025): red unless every step is within 1e-2 + 5%.
 
-    NaN on one side is red, and on both sides green. Its comparisons of log-probabilities and parameters need values that no record holds.
+    These are the limits of its BF16 convergence tests, for the loss alone. NaN on one side is red, and on both
+    sides green. Its comparisons of log-probabilities and parameters need values that no record holds.
     """
     x, g = np.asarray(run), np.asarray(reference)
     if x.shape != g.shape:
@@ -94,7 +95,7 @@ REFERENCE_POINT = 0.75
 
 
 def steps_to(target: float, run: Losses) -> float:
-    """The number of steps until the mean loss of a window reaches ``target`` (nats per token). Infinite if it never does."""
+    """Return the steps until the mean loss of a window reaches ``target`` (nats per token), or infinity."""
     reached = np.flatnonzero(stats.windows(run, stats.WINDOW) <= target)
     return float((reached[0] + 1) * stats.WINDOW) if reached.size else math.inf
 
@@ -124,7 +125,7 @@ def mlperf(runs: Sequence[Losses], references: Sequence[Losses], *, mirrored: bo
 
 
 def _trimmed(values: Sequence[float]) -> stats.Floats:
-    """The values without the best and the worst of them, if there are five or more."""
+    """Drop the best and the worst of five or more values."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     return ordered[1:-1] if len(ordered) >= 5 else ordered
 

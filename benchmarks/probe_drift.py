@@ -64,7 +64,7 @@ class Spent:
 
 
 def after(steps: int, change: Callable[[Parts], None]) -> Variant:
-    """A variant that calls ``change(parts)`` once, after so many steps."""
+    """Return a variant that calls ``change(parts)`` once, after so many steps."""
 
     def plant(parts: Parts) -> Parts:
         take, taken = parts.optimizer.step, iter(range(1, parts.schedule.steps + 1))
@@ -82,7 +82,7 @@ def after(steps: int, change: Callable[[Parts], None]) -> Variant:
 
 
 def switch_off(parts: Parts, share: float = 1.0) -> None:
-    """The fault of ``--off`` and ``--share``: let the first quantized linears of a model compute in BF16."""
+    """Let the first quantized linears of a model compute in BF16: the fault of ``--off`` and ``--share``."""
     linears = [m for m in parts.model.modules() if _quantized(m)]
     for linear in linears[: round(share * len(linears))]:
         _switch_off(linear)

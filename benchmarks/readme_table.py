@@ -1,5 +1,7 @@
-"""The README's table of record sets, of losses or of speeds:
-python benchmarks/readme_table.py golden/records/h200.zip golden/records/h200-variants.zip"""
+"""Print the README's table of record sets, of losses or of speeds.
+
+python benchmarks/readme_table.py golden/records/h200.zip
+"""
 
 from __future__ import annotations
 

@@ -89,10 +89,9 @@ why = "made up for bad input"
 NUMBERS = """check,metric,where,model,recipe,execution,value,source
 canary,sqnr,x,tiny,te-current,emulated,30,abc
 """
-SECONDS = """test,model,recipe,execution,ranks,per,alone,device
--,-,-,-,-,session,30,0
-test_loss_parity,nano,te-current,emulated,1,seed,2.5,1
-test_modes,tiny,te-current,emulated,1,test,10,0
+SECONDS = """test,model,recipe,execution,ranks,seconds
+test_loss_parity,nano,te-current,emulated,1,2.5
+test_modes,tiny,te-current,emulated,1,10
 """
 SOURCES = """source,records,device,packages,sha256
 abc,set.zip,d,torch 0,abcdef

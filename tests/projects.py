@@ -43,5 +43,5 @@ def start(project: Path, *args: str, **extra: str) -> Done:
 
 def record_golden(project: Path) -> None:
     done = start(project, "--golden-update")
-    assert done.returncode == 0, done.stdout
-    assert "golden: nano on topics: new, 3 seeds" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "golden: nano on topics: + " in done.stdout

@@ -28,7 +28,7 @@ RUN = {"recipes", "power", "judge", "merge", "compare", "import", "verdict", "pr
 """Subcommands that take seconds; of the others the options are parsed. A command with ``--gpu here`` needs a GPU."""
 SHOWING = {"gemm", "split"}
 """Subcommands that need a GPU, and with ``--from`` take seconds."""
-ONE_PART = {"tests": "tests/test_shapes.py", "suites/numerics": "suites/numerics/test_numerics.py::test_gradients"}
+ONE_PART = {"tests": "tests/test_words.py", "suites/numerics": "suites/numerics/test_numerics.py::test_gradients"}
 CONFIG = {
     "hidden_size": 2048,
     "intermediate_size": 8192,

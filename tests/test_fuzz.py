@@ -1,4 +1,4 @@
-"""Fuzzed files: whatever a record, golden, policy or table holds, a command ends with a status and at most one line of error."""
+"""Fuzzed files: whatever a file holds, a command ends with a status and at most one line of error."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def files(project: Path, kind: str) -> list[Path]:
 
 @pytest.mark.parametrize("kind", ["records", "tables", "goldens"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_no_file_gives_a_traceback(project, capsys, kind):
+def test_fuzzed_file_gives_no_traceback(project, capsys, kind):
     """Planted: damaged files. An error is one line that names the file, or the set whose records do not fit each other."""
     given_files = files(project, kind)
     seen: set[int] = set()

@@ -10,7 +10,7 @@ from faults import gemm_times
 from faults.fault import Bench
 from fp8parity.judging import gemms
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.gemm_sums import cached_total, row, sums, total
+from fp8parity.judging.gemm_sums import cached_total, row, total
 from fp8parity.judging.references import Goldens, pooling
 from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, judged, made, slower, watched
@@ -85,7 +85,7 @@ def test_an_interval_that_ends_at_the_edge_of_the_band(low, high, status):
 def test_bf16_that_moved_is_no_fault_of_the_recipe():
     found = judged(slower(made(), 1.2))
     assert found.status == "drift"
-    assert found.headline.startswith("BF16 itself moved: -16.7%, from 640 to 533 TFLOP/s")
+    assert found.headline.startswith("BF16 itself changed: -16.7%, from 640 to 533 TFLOP/s")
 
 
 def test_a_golden_that_was_capped_expects_a_cap():
@@ -134,28 +134,11 @@ def test_the_numbers_of_a_failure_have_their_places():
     assert judged(made()).failing == []
 
 
-def test_a_cast_that_is_gone_is_told():
-    fewer = changed(made(), "up fprop training", kernels=["cast", "nvjet_sm90_qqtst"])
-    assert "1 kernel beside the GEMM, golden 2: a cast is lost, or fused with another" in judged(fewer).headline
-
-
 def test_a_recipe_may_leave_a_gemm_in_bf16():
     """Row scaling with wgrad in high precision."""
     plain = {"formats": ("bf16", "bf16"), "kernels": ["nvjet_sm90_tst"], "error": 0.0017}
     record = changed(changed(made(), "up wgrad kernel", **plain), "up wgrad training", **plain)
     assert gemms.judge(record, None, ROW).status == "no-golden"
-
-
-def test_sums_add_what_a_layer_has():
-    record = made("llama3-8b")
-    kernel = total(record, GemmMode.KERNEL)
-    layer = [g for g in record.gemms if g.part == "layer" and g.mode == GemmMode.KERNEL]
-    assert kernel.bf16_milliseconds == pytest.approx(sum(g.bf16_seconds[0] * g.count for g in layer) * 1e3)
-    assert kernel.ratio == pytest.approx(1.9)
-    assert (kernel.low, kernel.high) == pytest.approx((1.9, 1.9), rel=0.004)
-    assert [(s.mode, s.gemm) for s in sums(record)][:5] == [
-        ("kernel", "all"), ("kernel", "fprop"), ("kernel", "dgrad"), ("kernel", "wgrad"), ("training", "all")
-    ]  # fmt: skip
 
 
 def test_cached_weights_save_their_casts():
@@ -184,19 +167,6 @@ def test_a_row_has_rates_and_shares_of_the_measured_peak():
     assert found.share_of_peak == pytest.approx(0.8 * 1.9)
 
 
-def test_a_row_says_how_a_gemm_ran():
-    g = changed(made(), "up wgrad kernel", accumulates=True, output="float32", kernels=["cast", "nvjet"]).gemms[16]
-    found = row(g, gemm_records.PEAK)
-    assert (found.linear, found.gemm, found.formats, found.output, found.kernels) == (
-        "up",
-        "wgrad",
-        "e5m2 x e4m3",
-        "float32 +=",
-        "cast; nvjet",
-    )
-    assert found.accumulation == "split"
-
-
 def test_evaluate_judges_gemms_with_the_policy_of_this_project():
     rules = sessions.stored()[1]
     stored = Goldens(gemms={(GPU, "codonfm-5b"): pooling.updated(None, [made()])})
@@ -211,20 +181,26 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
     assert judged(record).headline == "o wgrad training: adds to its result, golden the other way"
 
 
-def test_a_verdict_names_its_golden_and_what_moved():
-    assert (
-        "golden",
-        f"kernel 1.900x, training 1.600x +- {ROW.band:.1%}, 1 sessions (golden/throughput, {GPU})",
-    ) in judged(made()).lines
-    assert "golden" not in [name for name, _ in gemms.judge(made(), None, ROW).lines]
-    found = judged(slower(made(), 0.8))
-    assert [f.metric for f in found.failing] == ["BF16 TFLOP/s"]
-    assert found.model_dump()["detail"]["kind"] == "gemms"
-
-
 @pytest.mark.parametrize("row", [ROW, timings.ROW], ids=["gemm", "speed"])
 def test_the_least_number_of_pairs_is_six(row):
     """With fewer, no interval of a median holds 95%."""
     assert type(row).model_validate(row.model_dump() | {"least_pairs": 6}).least_pairs == 6
     with pytest.raises(ValueError, match="greater than or equal to 6"):
         type(row).model_validate(row.model_dump() | {"least_pairs": 5})
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is lost, or fused with another"),
+        (["cast", "cast", "cast", "nvjet_sm90_qqtst"], "3 kernels next to the GEMM, golden 2: an extra cast"),
+    ],
+)
+def test_casts_are_counted(kernels, words):
+    assert words in judged(changed(made(), "up fprop training", kernels=kernels)).headline
+
+
+@pytest.mark.parametrize(("change", "status"), [(0.9, "pass"), (1.0 / 1.11, "pass"), (0.5, "drift")])
+def test_bf16_may_change_by_its_band(change, status):
+    rules = ROW.model_copy(update={"bf16_band": 0.25})
+    assert gemms.judge(slower(made(), 1 / change), pooling.updated(None, [made()]), rules).status == status

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import get_args
 
 import pytest
+from fp8parity.gate.selection import suite_cells
 from fp8parity.judging.policy import known_failures
 from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.verdict import Status, Verdict
+from fp8parity.records import check_names
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
-from fp8parity.report.sentence import worst
-from fp8parity.report.summary import Report
+from fp8parity.workload.presets import presets
+from fp8parity.workload.shapes import GATED_GEMMS, TIMED_BLOCKS
 
 TODAY = datetime.date(2026, 3, 1)
 MATRIX = [
@@ -62,22 +63,6 @@ def test_only_the_very_failure_is_known(tmp_path, given, status):
     assert found.green == (status in ("known", "pass"))
 
 
-def test_a_known_failure_says_what_it_was_until_when_and_where(tmp_path):
-    found = entries(tmp_path).mark(verdict())
-    assert found.headline == (
-        "known fail until 2026-03-02: https://example.org/issues/7 (the scale is applied twice); the gap is outside"
-    )
-    report = Report([found], {}, [], "here")
-    assert report.rows[0].status == "known"
-
-
-def test_every_status_has_its_place_in_reports():
-    for status in get_args(Status):
-        assert worst([verdict(status)]) == status
-    assert worst([verdict("known"), verdict("pass")]) == "known"
-    assert worst([verdict("known"), verdict("fail")]) == "fail"
-
-
 def test_from_its_expiry_on_a_failure_is_red_again(tmp_path):
     late = entries(tmp_path, today=datetime.date(2026, 3, 2))
     assert late.mark(verdict()).status == "fail"
@@ -85,15 +70,6 @@ def test_from_its_expiry_on_a_failure_is_red_again(tmp_path):
         f"{tmp_path / known_failures.FILE}:2: expired on 2026-03-02: recipe te-current; execution native, loss parity "
         "(https://example.org/issues/7); fix it, or renew it with a reason"
     ]
-
-
-def test_an_expired_entry_whose_check_was_not_made_here_is_no_problem(tmp_path):
-    late = entries(tmp_path, today=datetime.date(2026, 3, 2))
-    assert late.problems([verdict(check="gemm"), verdict(recipe="te-block")], MATRIX, CHECKS) == []
-
-
-def test_an_entry_that_has_not_expired_is_no_problem(tmp_path):
-    assert entries(tmp_path).problems([verdict("known")], MATRIX, CHECKS) == []
 
 
 @pytest.mark.parametrize(
@@ -141,48 +117,6 @@ def test_entries_are_strict(tmp_path, text, verdicts, words):
 def test_a_command_without_a_matrix_does_not_ask_for_cells_and_checks(tmp_path):
     text = ENTRY.replace("te-current", "te-curent").replace("loss parity", "los parity")
     assert entries(tmp_path, text).problems([], None, None) == []
-
-
-def test_the_cells_of_an_entry_in_words(tmp_path):
-    [entry] = entries(tmp_path).entries
-    assert entry.cells == "recipe te-current; execution native"
-    [everything] = entries(tmp_path, ENTRY.replace('recipe = "te-current"\nexecution = "native"\n', "")).entries
-    assert everything.cells == "every cell"
-
-
-def test_names_of_one_kind_are_listed(tmp_path):
-    text = ENTRY.replace('"te-current"', '["te-current", "te-block"]').replace(
-        '"loss parity"', '["loss parity", "gemm"]'
-    )
-    text = text.replace("execution =", 'model = "tiny"\nexecution =') + 'corpus = "topics"\n'
-    cells = "recipe te-current, te-block; model tiny; execution native; corpus topics"
-    [entry] = entries(tmp_path, text).entries
-    assert entry.cells == cells
-    where = f"{tmp_path / known_failures.FILE}:2:"
-    both = [verdict("pass"), verdict("improved", check="gemm", recipe="te-block")]
-    passing = "te-current-tiny-native loss parity, te-block-tiny-native gemm"
-    assert entries(tmp_path, text).problems(both, MATRIX, CHECKS) == [
-        f"{where} {passing} is green now; remove the entry or narrow it"
-    ]
-    late = entries(tmp_path, text, today=datetime.date(2026, 3, 2))
-    assert late.problems(both, MATRIX, CHECKS) == [
-        f"{where} expired on 2026-03-02: {cells}, loss parity, gemm (https://example.org/issues/7); fix it, or renew it with a reason"
-    ]
-
-
-@pytest.mark.parametrize(("why", "sound"), [("ten signs.", True), ("nine sign", False)])
-def test_a_reason_has_ten_characters_or_more(tmp_path, why, sound):
-    text = ENTRY.replace("the scale is applied twice", why)
-    if sound:
-        assert entries(tmp_path, text).entries[0].why == why
-    else:
-        with pytest.raises(ValueError, match="key why: String should have at least 10 characters"):
-            entries(tmp_path, text)
-
-
-def test_an_entry_needs_a_check(tmp_path):
-    with pytest.raises(ValueError, match="key check: Tuple should have at least 1 item"):
-        entries(tmp_path, ENTRY.replace('"loss parity"', "[]"))
 
 
 def test_the_second_entry_is_named_by_its_own_line(tmp_path):
@@ -237,3 +171,14 @@ def test_a_number_is_named_for_its_cell_and_check_in_its_range(tmp_path, check, 
     )
     assert entries(tmp_path, text).names(cell, check, *numbers) is named
     assert entries(tmp_path, text, datetime.date(2026, 3, 2)).names(cell, check, *numbers) is False
+
+
+@pytest.mark.parametrize(
+    ("check", "model"),
+    [("GEMM throughput", GATED_GEMMS), ("block throughput", next(iter(TIMED_BLOCKS))), ("throughput", "tiny")],
+)
+def test_entries_of_timed_checks_and_their_models_are_known(tmp_path, check, model):
+    """A gate accepts what ``fp8parity judge`` accepts: it knows all checks, and the cells of all suites."""
+    text = ENTRY.replace("loss parity", check).replace('check = "', f'model = "{model}"\ncheck = "')
+    cells = [cell for named in suite_cells(presets()).values() for cell in named.values()]
+    assert entries(tmp_path, text).problems([], cells, check_names.CHECKS) == []

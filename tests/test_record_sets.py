@@ -1,17 +1,20 @@
-"""Sets of records: zip and folder, old schemas, merging shards and machines, and judging them apart."""
+"""Sets of records: grouped by machine, merged, and judged apart."""
 
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 
+import gemm_records
 import pytest
+import timings
 from fp8parity.cli import main
 from fp8parity.judging.references.loss import from_runs
+from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
 from fp8parity.records.storage import load_records, name_of, write_json
 from narrowed import some, trajectories
+from test_record_fields import CHECK, PROFILE, SPLIT
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
 WIDER = (1e-4, 4e-4, -3e-4)
@@ -36,7 +39,7 @@ def put(folder: Path, records) -> Path:
     return folder
 
 
-def test_a_zip_holds_the_same_records_and_the_same_bytes(shard, tmp_path):
+def test_same_records_give_the_same_bytes(shard, tmp_path):
     folder = put(tmp_path / "a", shard("te-current", "s"))
     for name in ("one.zip", "two.zip"):
         save(load([folder]), tmp_path / name)
@@ -44,35 +47,26 @@ def test_a_zip_holds_the_same_records_and_the_same_bytes(shard, tmp_path):
     assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
 
 
-def test_a_zip_is_never_written_over(shard, tmp_path):
-    folder = put(tmp_path / "a", shard("te-current", "s"))
-    save(load([folder]), tmp_path / "one.zip")
-    with pytest.raises(ValueError, match=r"one.zip holds records already"):
-        save(load([folder]), tmp_path / "one.zip")
+def test_records_with_one_name_get_a_hash(shard, tmp_path):
+    control, run, *_ = shard("te-current", "s")[2:]
+    other = control.model_copy(update={"session": "t", "final_weights": "x"})
+    names = save([control, run, other], tmp_path / "set")
+    assert sorted(p.name for p in (tmp_path / "set").iterdir()) == names and len(names) == 3
+    assert sorted(r.session for r in load([tmp_path / "set"])) == ["s", "s", "t"]
 
 
-def test_a_damaged_zip_is_named(tmp_path):
-    (tmp_path / "bad.zip").write_bytes(b"PK no")
-    with pytest.raises(ValueError, match=r"bad.zip: not a complete .zip"):
-        load_records(tmp_path / "bad.zip")
+@pytest.mark.parametrize(
+    ("held", "out", "words"),
+    [("out/a.json", "out", "holds records"), ("out/a.txt", "out", "is not empty"), ("out.zip", "out.zip", "holds rec")],
+)
+def test_merge_overwrites_nothing(shard, tmp_path, held, out, words):
+    (tmp_path / held).parent.mkdir(exist_ok=True)
+    (tmp_path / held).write_text("")
+    with pytest.raises(ValueError, match=words):
+        save(shard("te-current", "s"), tmp_path / out)
 
 
-def test_a_tampered_member_of_a_zip_is_named(shard, tmp_path):
-    record = write_json(tmp_path / "r.json", shard("te-current", "s")[0])
-    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
-        archive.writestr("x.json", record.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(ValueError, match=r"t.zip/x.json: its checksum does not match"):
-        load_records(tmp_path / "t.zip")
-
-
-def test_an_empty_zip_is_named(tmp_path):
-    with zipfile.ZipFile(tmp_path / "e.zip", "w"):
-        pass
-    with pytest.raises(ValueError, match=r"e.zip holds no records"):
-        load_records(tmp_path / "e.zip")
-
-
-def test_shards_of_a_matrix_become_one(shard, tmp_path, capsys):
+def test_shards_of_a_matrix_become_one_set(shard, tmp_path, capsys):
     """Each trained its own BF16, to the same bits and in its own time: BF16 is kept once."""
     a = put(tmp_path / "a", shard("te-current", "one"))
     b = put(tmp_path / "b", shard("te-block", "two", seconds=9.0, step_seconds=0.7))
@@ -85,7 +79,7 @@ def test_shards_of_a_matrix_become_one(shard, tmp_path, capsys):
     assert load_records(tmp_path / "again") == load_records(tmp_path / "all.zip")
 
 
-def test_a_run_on_record_since_before_first_gradients_is_the_same_run(shard, tmp_path):
+def test_record_with_more_fields_is_kept(shard, tmp_path):
     """In either order; the record that says more is kept, and two that say different things contradict each other."""
     old = put(tmp_path / "old", shard("te-current", "one"))
     new = put(tmp_path / "new", shard("te-current", "two", first_gradients={"a": 1.0}))
@@ -98,7 +92,7 @@ def test_a_run_on_record_since_before_first_gradients_is_the_same_run(shard, tmp
         load([new, other])
 
 
-def test_a_contradiction_is_refused_and_names_both_files(shard, tmp_path, capsys):
+def test_contradiction_names_both_files(shard, tmp_path, capsys):
     a = put(tmp_path / "a", shard("te-current", "one"))
     b = put(tmp_path / "b", shard("te-current", "two", final_weights="other"))
     assert main(["merge", str(tmp_path / "out"), str(a), str(b)]) == 2
@@ -123,13 +117,13 @@ def test_sessions_keep_their_own_controls(shard, tmp_path):
     assert len(load([tmp_path / "out"])) == 12
 
 
-def test_one_session_cannot_hold_two_controls(shard):
+def test_session_with_two_controls_is_refused(shard):
     records = [*shard("te-current", "one"), *shard("te-block", "one", shift=0.001)]
     with pytest.raises(ValueError, match="bf16-nano-native seed0 on EPYC"):
         merge((Path(str(i)), r) for i, r in enumerate(records))
 
 
-def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, capsys):
+def test_machines_are_judged_apart(shard, tmp_path, capsys):
     """Planted: machine H200 is 2% off as a whole. Against its own control the recipe is fine; against EPYC's it is not."""
     a, b = shard("te-current", "one"), shard("te-current", "two", device="H200", shift=0.02)
     (tmp_path / "policy.toml").write_text(TOML)
@@ -149,7 +143,7 @@ def test_two_machines_stand_side_by_side_and_are_judged_apart(shard, tmp_path, c
     assert "H200: torch 0" in capsys.readouterr().out
 
 
-def test_a_candidate_without_a_control_of_its_own_machine_is_an_error(shard, tmp_path, capsys):
+def test_candidate_without_a_control_of_its_machine_is_an_error(shard, tmp_path, capsys):
     records = [r for r in shard("te-current", "one") if r.cell.recipe == "bf16"]
     records += [r for r in shard("te-current", "two", device="H200") if r.cell.recipe != "bf16"]
     (tmp_path / "policy.toml").write_text(TOML)
@@ -157,7 +151,7 @@ def test_a_candidate_without_a_control_of_its_own_machine_is_an_error(shard, tmp
     assert "seed 0, 1, 2: no BF16 control of the same machine and packages on record" in capsys.readouterr().out
 
 
-def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
+def test_judging_again_lists_changed_verdicts(trajectory, tmp_path, capsys):
     runs = [trajectory(seed=s) for s in range(3)]
     for name, margin in (("new", "0.02"), ("old", "0.005")):
         (tmp_path / name).mkdir()
@@ -173,53 +167,64 @@ def test_rejudging_says_which_verdicts_change(trajectory, tmp_path, capsys):
     assert "0 of 2 verdicts differ" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("packages", {"torch": "1"}), ("driver", "570"), ("environment", {"NVTE_X": "1"}), ("device", "e")],
-)
-def test_environments_differ_by_packages_driver_and_variables(trajectory, field, value):
-    plain = trajectory()
-    other = trajectory(provenance=plain.provenance.model_copy(update={field: value}))
-    assert len(machines([plain, other])) == 2
-
-
-def test_commit_and_threads_make_no_other_environment(trajectory):
-    plain = trajectory()
-    elsewhere = trajectory(provenance=plain.provenance.model_copy(update={"commit": "x", "threads": 8}))
-    assert len(machines([plain, elsewhere])) == 1
-    assert EnvironmentKey.of(plain).facts == {"torch": "0"}
-
-
-def test_where_a_cache_lies_makes_no_other_machine(trajectory):
-    """torch sets TORCHINDUCTOR_CACHE_DIR once it has compiled something, in the middle of a session."""
-
-    def with_variable(**variables):
-        return trajectory(provenance=trajectory().provenance.model_copy(update={"environment": variables}))
-
-    plain = with_variable(NVTE_FLASH_ATTN="1")
-    assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="1", TORCHINDUCTOR_CACHE_DIR="/tmp/x")])) == 1
-    assert len(machines([plain, with_variable(NVTE_FLASH_ATTN="0")])) == 2
-
-
-def test_a_run_stands_in_for_one_of_its_own_make(trajectory):
-    made = trajectory().provenance
-    assert made.alike(made.model_copy(update={"environment": {"TRITON_CACHE_DIR": "/x"}, "quantizer": "eager"}))
+def with_provenance(run: Trajectory, **changes: object) -> Trajectory:
+    return run.model_copy(update={"provenance": run.provenance.model_copy(update=changes)})
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("changes", "count"),
     [
-        ("device", "NVIDIA H100"),
-        ("driver", "1"),
-        ("cuda", "12"),
-        ("commit", "d"),
-        ("dirty", True),
-        ("packages", {"torch": "9"}),
-        ("environment", {"NVTE_X": "1"}),
+        ({"packages": {"torch": "1"}}, 2),
+        ({"driver": "570"}, 2),
+        ({"device": "e"}, 2),
+        ({"environment": {"NVTE_X": "1"}}, 2),
+        ({"environment": {"TORCHINDUCTOR_CACHE_DIR": "/tmp/x"}}, 1),
+        ({"commit": "x", "threads": 8}, 1),
     ],
 )
-def test_a_run_stands_in_only_for_one_of_its_own_make(trajectory, name, value):
-    made = trajectory().provenance
-    other = made.model_copy(update={name: value})
-    assert not made.alike(other)
-    assert not other.alike(made)
+def test_environment_is_device_packages_driver_and_settings(trajectory, changes, count):
+    plain = with_provenance(trajectory(), environment={})
+    assert len(machines([plain, with_provenance(plain, **changes)])) == count
+    facts = {"cuda": "13.0", "driver": "580", "environment": {"NVTE_X": "1"}}
+    key = EnvironmentKey.of(with_provenance(plain, **facts))
+    assert key.facts == {"torch": "0", "CUDA": "13.0", "driver": "580", "NVTE_X": "1"}
+
+
+def test_machine_keeps_each_kind_of_record_apart(trajectory):
+    run = trajectory("te-current")
+    own = {"provenance": run.provenance}
+    check, split, profile = (r.model_copy(update=own) for r in (CHECK, SPLIT, PROFILE))
+    timed, gemms, planted = timings.made(**own), gemm_records.made(**own), trajectory(variant="replica1")
+    [found] = machines([run, check, timed, split, gemms, profile, planted])
+    assert (found.runs, found.checks) == ({run.cell: [run]}, {(check.cell, "gemm"): check})
+    assert found.timings == {(timed.cell, "training-step"): timed}
+    assert found.splits == {(split.cell, "training-step-split"): split}
+    assert found.gemms == {(gemms.cell, "gemms-31x512"): gemms}
+    assert (found.profiles, found.variants) == ([profile], [planted])
+    assert found.records == [run, planted, check, timed, split, gemms, profile]
+
+
+def test_first_session_of_a_seed_counts(trajectory):
+    first, second, other = trajectory(session="a"), trajectory(session="b"), trajectory(seed=1, session="b")
+    [machine] = machines([first, second, other])
+    assert machine.seeds(first.cell) == {0: first, 1: other}
+    assert machine.control(trajectory("te-current", session="b")) == second
+    assert machine.control(trajectory("te-current", session="c")) == first
+    assert machine.control(trajectory("te-current", seed=9)) is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"partial": True},
+        {"session": "t"},
+        {"seconds": 9.0},
+        {"step_seconds": 9.0},
+        {"peak_memory": 9},
+        {"recorded": "2026"},
+    ],
+)
+def test_circumstances_make_no_other_result(trajectory, changes):
+    run = trajectory("te-current")
+    assert merge([(Path("a"), run), (Path("b"), run.model_copy(update=changes))]) == [run]
+    assert merge([(Path("a"), CHECK), (Path("b"), CHECK.model_copy(update={"notes": ["x"]}))]) == [CHECK]

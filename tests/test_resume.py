@@ -62,29 +62,27 @@ def test_a_finished_record_is_reused(session, trained):
     [(CURRENT, 0, None), (BF16, 1, None), (BF16, 0, replica(1))],
     ids=["another recipe", "another seed", "another variant"],
 )
-@pytest.mark.parametrize("name", ["another", "test"], ids=["another session", "the same session"])
-def test_a_copied_record_is_trained_again(session, trained, of, seed, variant, name):
+def test_a_copied_record_is_trained_again(session, trained, of, seed, variant):
     """Planted: BF16's record of seed 0 under the name of the record that is asked for."""
     session.trajectory(BF16, 0)
     wanted = path_of(session, of, f"seed{seed}" + (f"-{variant.name}" if variant else ""))
     shutil.copy(path_of(session, BF16, "seed0"), wanted)
     with pytest.warns(UserWarning, match="holds bf16-nano-native seed0, .* it is trained again"):
-        found = resumed(session, name).trajectory(of, seed, variant)
+        found = resumed(session).trajectory(of, seed, variant)
     assert (found.cell, found.seed, found.variant) == (of, seed, variant.name if variant else "")
     assert trained[1:] == [(of.recipe, seed)] and load_record(wanted) == found
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("resume", [True, False])
 @pytest.mark.parametrize(
     "damage", [lambda t: t[: len(t) // 2], lambda t: t.replace('"seed": 0', '"seed": 7'), lambda t: ""]
 )
-def test_a_damaged_record_is_trained_again(session, trained, damage, resume):
+def test_a_damaged_record_is_trained_again(session, trained, damage):
     session.trajectory(BF16, 0)
     path = path_of(session, BF16, "seed0")
     path.write_text(damage(path.read_text()))
     with pytest.warns(UserWarning, match=rf"{path.name}.*it is trained again$"):
-        found = resumed(session, resume=resume).trajectory(BF16, 0)
+        found = resumed(session).trajectory(BF16, 0)
     assert trained == [("bf16", 0)] * 2 and load_record(path) == found
 
 

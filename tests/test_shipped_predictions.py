@@ -64,7 +64,7 @@ def far_sets(tmp_path_factory) -> list[Path]:
 def test_the_interval_holds_nine_of_ten_cells():
     """Over all GPUs, as the command counts them."""
     rows = held_out([r for path in SETS for r in loaded(path)[1]])
-    assert len(rows) >= 96 and not any(r.extrapolated for r in rows)
+    assert len(rows) >= 96 and not any(r.residual.extrapolated for r in rows)
     assert sum(abs(r.error) < 0.05 for r in rows) >= 94
     assert all(abs(r.error) < 0.07 for r in rows)
     assert sum(r.covered for r in rows) >= 0.9 * len(rows)
@@ -72,10 +72,10 @@ def test_the_interval_holds_nine_of_ten_cells():
 
 def test_the_interval_of_far_cells_holds_nine_of_ten(far_sets):
     rows = held_out([r for path in far_sets for r in loaded(path)[1]])
-    far = [r for r in rows if r.extrapolated]
-    near = [r for r in rows if not r.extrapolated]
+    far = [r for r in rows if r.residual.extrapolated]
+    near = [r for r in rows if not r.residual.extrapolated]
     assert len(near) >= 84 and len(far) >= 12
-    beyond = {(r.cell.recipe, r.cell.work.shape.name, *(e.size for e in r.excesses)) for r in far}
+    beyond = {(r.cell.recipe, r.cell.work.shape.name, *(e.size for e in r.residual.excesses)) for r in far}
     assert beyond == {
         (r, m, Size.FEATURES) for r in ("ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp") for m in ("base", "small")
     }

@@ -72,7 +72,7 @@ FAULTS = (
     _fault(
         "an extra cast in one operand",
         _extra_cast,
-        "3 kernels beside the GEMM, golden 2: an extra cast",
+        "3 kernels next to the GEMM, golden 2: an extra cast",
         "up fprop training",
     ),
     _fault(

@@ -77,17 +77,17 @@ FAULTS = (
         "both sides three times slower",
         "made up",
         _both(3, 3),
-        "BF16 itself moved: -66.7% tokens/s, from 81,920 to 27,307",
+        "BF16 itself changed: -66.7% tokens/s, from 81,920 to 27,307",
         "drift",
     ),
     _fault(
-        "BF16 30% slower, the recipe as before", "made up", _both(1.3), "BF16 itself moved: -23.1% tokens/s", "drift"
+        "BF16 30% slower, the recipe as before", "made up", _both(1.3), "BF16 itself changed: -23.1% tokens/s", "drift"
     ),
     _fault(
         "BF16 30% faster, the recipe as before",
         "made up",
         _both(1 / 1.3),
-        "BF16 itself moved: +30.0% tokens/s",
+        "BF16 itself changed: +30.0% tokens/s",
         "drift",
     ),
     _fault(
