@@ -13,11 +13,12 @@ PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
 
 ROOMS = {
     "did_you_mean": "",
+    "registry": "did_you_mean",
     "shipped": "",
-    "records": "did_you_mean",
+    "records": "did_you_mean registry",
     "numerics": "",
-    "workload": "numerics records did_you_mean",
-    "recipes": "workload numerics records did_you_mean",
+    "workload": "numerics records did_you_mean registry",
+    "recipes": "workload numerics records did_you_mean registry",
     "training": "recipes workload numerics records",
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
@@ -45,6 +46,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "report": None,
     "gate": None,
     "did_you_mean": None,
+    "registry": None,
     "shipped": None,
     "cli": None,
     "numerics": {"spec"},
