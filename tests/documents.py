@@ -16,7 +16,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "golden/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
 LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", ""}

@@ -31,7 +31,7 @@ def calibrate(trajectory: Make, tmp_path: Path, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("gap", "code", "last"),
     [
-        (0.05, 0, "  accepted: each of 1 planted faults stands at 10 sd or more, or at 10 bands of the canary"),
+        (0.05, 0, "  accepted: each of 1 planted faults shows at 10 sd or more, or at 10 bands of the canary"),
         (0.0005, 1, "  refused: shifted outputs stand below 10 sd in the tail"),
     ],
 )

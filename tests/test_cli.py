@@ -64,13 +64,13 @@ def test_power_says_how_many_seeds_the_golden_holds(capsys):
     """mini asks for 2 seeds at its margin. A margin near its noise needs more than its golden holds."""
     assert main(["power", "--golden-dir", GOLDEN, "--model", "mini"]) == 0
     wide = capsys.readouterr().out
-    assert "true gap 0.000%: 2 seeds\n" in wide and "the golden holds 8 seeds; a gate looks at 2, 3, 5, 8" in wide
+    assert "true gap 0.000%: 2 seeds\n" in wide and "the golden holds 8 seeds; a gate decides at 2, 3, 5, 8" in wide
     assert main(["power", "--golden-dir", GOLDEN, "--model", "mini", "--margin", "0.002%"]) == 0
     assert "margin 0.002%" in (near := capsys.readouterr().out)
     assert "true gap 0.000%: 15 seeds, and the golden holds 8: record it with more" in near
     assert main(["power", "--golden-dir", GOLDEN, "--model", "base"]) == 0
     small = capsys.readouterr().out
-    assert "the golden holds 3 seeds; a gate looks at 2, 3" in small and "5 seeds resolve" not in small
+    assert "the golden holds 3 seeds; a gate decides at 2, 3" in small and "5 seeds resolve" not in small
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def gaps(trajectory, tmp_path) -> Path:
 
 def test_power_from_records(gaps, capsys):
     assert main(["power", "--golden-dir", GOLDEN, "--model", "nano", "--records", str(gaps)]) == 0
-    assert "spread of a seed's gap 0.1000%" in capsys.readouterr().out
+    assert "noise of a seed's gap 0.1000%" in capsys.readouterr().out
 
 
 def test_power_of_a_recipe_that_is_not_on_record(gaps, capsys):

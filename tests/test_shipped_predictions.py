@@ -10,15 +10,13 @@ import pytest
 from fp8parity import cli
 from fp8parity.prediction.basis import Basis, basis
 from fp8parity.prediction.calibration import held_out
-from fp8parity.prediction.extrapolation import Size, excesses
+from fp8parity.prediction.extrapolation import Size
 from fp8parity.prediction.residuals import Residual, residuals
 from fp8parity.records import sets
 from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import gpu_slug
 from fp8parity.records.times import DeviceProfile
-from fp8parity.workload import shapes
-from fp8parity.workload.shapes import Workload
 from processes import ROOT
 
 SETS = sorted((ROOT / "golden" / "prediction").glob("*.zip"))
@@ -64,7 +62,7 @@ def far_sets(tmp_path_factory) -> list[Path]:
 def test_the_interval_holds_nine_of_ten_cells():
     """Over all GPUs, as the command counts them."""
     rows = held_out([r for path in SETS for r in loaded(path)[1]])
-    assert len(rows) >= 96 and not any(r.extrapolated for r in rows)
+    assert len(rows) >= 96 and not any(r.residual.extrapolated for r in rows)
     assert sum(abs(r.error) < 0.05 for r in rows) >= 94
     assert all(abs(r.error) < 0.07 for r in rows)
     assert sum(r.covered for r in rows) >= 0.9 * len(rows)
@@ -72,41 +70,16 @@ def test_the_interval_holds_nine_of_ten_cells():
 
 def test_the_interval_of_far_cells_holds_nine_of_ten(far_sets):
     rows = held_out([r for path in far_sets for r in loaded(path)[1]])
-    far = [r for r in rows if r.extrapolated]
-    near = [r for r in rows if not r.extrapolated]
+    far = [r for r in rows if r.residual.extrapolated]
+    near = [r for r in rows if not r.residual.extrapolated]
     assert len(near) >= 84 and len(far) >= 12
-    beyond = {(r.cell.recipe, r.cell.work.shape.name, *(e.size for e in r.excesses)) for r in far}
+    beyond = {(r.cell.recipe, r.cell.work.shape.name, *(e.size for e in r.residual.excesses)) for r in far}
     assert beyond == {
         (r, m, Size.FEATURES) for r in ("ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp") for m in ("base", "small")
     }
     assert sum(abs(r.error) < 0.05 for r in near) >= len(near) - 2
     for some in (near, far):
         assert sum(r.covered for r in some) >= 0.9 * len(some)
-
-
-BOTH, TOKENS, SEQUENCE = (Size.TOKENS, Size.SEQUENCE), (Size.TOKENS,), (Size.SEQUENCE,)
-
-
-@pytest.mark.parametrize(
-    ("rows", "length", "beyond"),
-    [
-        (8, 2048, ()),
-        (1, 4096, ()),
-        (1, 16, BOTH),
-        (1, 1024, TOKENS),
-        (32, 2048, TOKENS),
-        (128, 128, SEQUENCE),
-        (1, 131_072, BOTH),
-    ],
-)
-@pytest.mark.parametrize("path", SETS, ids=lambda p: p.stem)
-def test_an_untimed_batch_or_length_is_an_extrapolation(path, rows, length, beyond):
-    """GEMMs of 8,192 to 16,384 tokens are shipped, and attention over 512 to 32,768."""
-    found, _ = loaded(path)
-    work = Workload(shapes.get("1b").shape, rows, length)
-    assert {recipe: tuple(e.size for e in excesses(found, work, recipe)) for recipe in found.recipes} == dict.fromkeys(
-        found.recipes, beyond
-    )
 
 
 def test_the_command_says_whose_errors_widen_an_interval(far_sets, capsys):

@@ -103,7 +103,9 @@ def test_attention_without_positions_ignores_the_order(parts: Parts):
     torch.testing.assert_close(parts.model(ids)[0, -1], parts.model(swapped)[0, -1], atol=2e-2, rtol=0)
 
 
-def changes_of(session: Session, parts: Parts, name: str) -> tuple[dict, dict, set[str]]:
+def changes_of(
+    session: Session, parts: Parts, name: str
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], set[str]]:
     """Return the gradients without and with a fault, and the names of the changed ones."""
     fresh = models.build(session.preset("nano").model, 0)
     optimizer = MasterWeightOptimizer(apply(fresh, get("bf16"), Execution.NATIVE, tokens=128), parts.schedule)
