@@ -61,13 +61,6 @@ class TestStorage:
             history.keep(tmp_path, name, records())
         assert not (tmp_path / history.FOLDER).exists()
 
-    def test_a_name_that_is_one_comes_back(self):
-        assert [history.checked_name(name) for name in ("a", "2.13+cu_x-1", "x" * 80)] == ["a", "2.13+cu_x-1", "x" * 80]
-
-    def test_a_run_lies_below_a_folder_of_records_that_need_not_exist(self, tmp_path):
-        made = history.keep(tmp_path / "new" / ".parity", "a", records())
-        assert made.path == tmp_path / "new" / ".parity" / "history" / "0001_a.zip" and made.path.is_file()
-
     def test_a_run_is_found_by_number_or_by_its_newest_name(self, tmp_path):
         for name in ("a", "b", "a"):
             history.keep(tmp_path, name, records())
@@ -91,21 +84,6 @@ class TestJudged:
         assert judging.updates(old, new) == ["a 1 -> -", "b 1 -> 2", "c - -> 1"]
         assert judging.updates(None, new) == []
 
-    def test_the_run_before_is_the_newest_of_the_older_ones(self):
-        runs = [run(1, "pass"), run(2, "pass"), run(3, "pass")]
-        assert [judging.before(runs, r) for r in runs] == [None, runs[0], runs[1]]
-
-    def test_the_versions_are_those_of_the_three_packages(self):
-        facts = {"torchao": "0.18", "driver": "570", "transformer-engine": "2.20", "torch": "2.13"}
-        assert (
-            run(1).model_copy(update={"facts": facts}).versions == "torch 2.13, transformer-engine 2.20, torchao 0.18"
-        )
-        assert run(1).model_copy(update={"facts": {"driver": "570"}}).versions == ""
-
-    def test_red_are_the_verdicts_that_are_not_green(self):
-        made = run(1, "pass", "fail", "known", "error")
-        assert [v.status for v in made.red] == ["fail", "error"]
-
     @pytest.mark.parametrize(
         ("times", "date"),
         [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")],
@@ -117,20 +95,6 @@ class TestJudged:
         assert (found.number, found.name, found.date, found.device) == (7, "n", date, "NVIDIA H200")
         assert found.facts["device"] == "NVIDIA H200" and found.facts["torch"] == "2.11.0"
         assert len(found.verdicts) >= 1
-
-    def test_a_point_has_its_interval(self):
-        verdicts, _ = reports.session(recipes=("te-current",), speeds=True)
-        found = judging.lines([Judged(number=1, name="n", date="", device="H200", facts={}, verdicts=verdicts)])
-        points = {(line.quantity, line.device, line.model, line.label): line.points[0] for line in found}
-        gap = next(v.loss.gap for v in verdicts if v.loss and v.loss.gap and v.cell.recipe == "te-current")
-        speed = next(v.speed for v in verdicts if v.speed)
-        model = next(v.cell.model for v in verdicts)
-        seen = points["gap", "H200", model, "te-current native"], points["speed-up", "H200", model, "te-current native"]
-        assert [(p.low, p.value, p.high) for p in seen] == [
-            (gap.low, gap.mean, gap.high),
-            (speed.low, speed.ratio, speed.high),
-        ]
-        assert gap.low < gap.mean < gap.high
 
     @pytest.mark.parametrize(
         ("made", "green", "answer"),

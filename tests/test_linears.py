@@ -79,9 +79,6 @@ class TestFiltered:
         whole = split("", block=None, layers=4)
         assert [f.variant for f in filtered(whole, [PLAIN, FILTERED])] == [FILTERED.variant]
 
-    def test_a_variant_is_named_by_its_filter(self):
-        assert module_filter.variant(["k_proj", "v_proj"]) == WITHOUT and module_filter.variant([]) == ""
-
 
 def test_a_linear_with_too_few_pairs_is_left_out():
     """A hand-made record must not stop a report."""

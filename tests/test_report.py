@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
+import projects
 import pytest
 import reports
 from fp8parity import report as formats
@@ -20,6 +22,7 @@ from fp8parity.report.evidence import Evidence
 from fp8parity.report.sections.origin import provenance
 from fp8parity.report.sections.page import LIMITS, Page, Part
 from fp8parity.report.summary import Report
+from processes import run
 from sessions import GOLDEN
 from verdicts import verdict
 
@@ -201,3 +204,40 @@ class TestCommands:
         cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
         found = command([verdict("pass", cell=cell, check=c) for c in ("gemm", "a plugin's check")], Evidence())
         assert found.startswith("pytest --recipe te-current --model tiny")
+
+
+PLUGIN = """
+from fp8parity.checks.protocol import Check
+
+def pytest_fp8parity_checks():
+    return [Check("mine", lambda spec: ([], []))]
+"""
+OWN_TEST = """
+def test_mine(cell, parity):
+    parity.numerics("mine", cell)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("checks", "options"),
+    [
+        (["loss parity", "gemm"], []),
+        (["mine"], []),
+        (["loss parity"], ["--parity-model-factory", "own_pair:pair", "--parity-golden-dir", "golden"]),
+    ],
+    ids=["suites", "check of a plugin", "own model"],
+)
+def test_a_command_collects_its_cell(tmp_path, checks, options):
+    """The tests of a plugin's check may be anywhere in the user's folder."""
+    folder = projects.make(tmp_path)
+    (folder / "conftest.py").write_text((folder / "conftest.py").read_text() + PLUGIN)
+    (folder / "test_own.py").write_text(OWN_TEST)
+    (folder / "own_pair.py").write_text(f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n")
+    with (folder / "own_pair.py").open("a") as file:
+        file.write("import own_models\n\ndef pair():\n    return own_models.small()\n")
+    model = "pair" if options else "nano"
+    cell = Cell(model=model, recipe="te-current", execution=Execution.EMULATED)
+    printed = command([verdict("pass", cell=cell, check=c) for c in checks], Evidence(options=options))
+    done = run(*shlex.split(printed), "--collect-only", "-q", cwd=folder)
+    assert cell.id in done.stdout, done.stdout + done.stderr

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -254,12 +253,3 @@ def test_hostile_names_do_not_run(visit, tmp_path):
     page = visit(path)
     assert page.evaluate("window.hit") is None
     assert all(p["drawn"] for p in page.evaluate(DRAWN))
-
-
-def test_a_browser_that_is_required_is_not_skipped(monkeypatch):
-    monkeypatch.setattr(sys.modules[__name__], "REQUIRED", True)
-    with pytest.raises(pytest.fail.Exception, match="no Chromium"):
-        lacking("no Chromium")
-    monkeypatch.setattr(sys.modules[__name__], "REQUIRED", False)
-    with pytest.raises(pytest.skip.Exception, match="no Chromium"):
-        lacking("no Chromium")

@@ -17,6 +17,7 @@ from fp8parity.records.times import Category, Split
 from fp8parity.report import RENDERERS, gemms, worths
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.sections import depth
+from fp8parity.report.sections import gemms as gemm_plots
 from fp8parity.report.summary import Report
 from narrowed import some
 from timings import CALM
@@ -73,14 +74,17 @@ def shown(*records: object) -> dict[str, list[list[str]]]:
 class TestGemms:
     def test_a_gemm_has_its_intensity_and_rates(self):
         record = gemm_records.made()
-        g = next(g for g in record.gemms if (g.linear, g.gemm, g.mode) == ("qkv", "fprop", GemmMode.KERNEL))
-        point = some(depth.gemm_point(record, g))
+        point = next(
+            p
+            for p in gemm_plots.gemm_points([record])
+            if (p.result.linear, p.result.gemm, p.result.mode) == ("qkv", "fprop", GemmMode.KERNEL)
+        )
         m, n, k = 15_872, 12_288, 4096
         assert point.gflops == pytest.approx(2 * m * n * k / 1e9)
         assert point.intensity == pytest.approx(
             (2 * m * n * k / (2 * (m * k + n * k + m * n)), 2 * m * n * k / (m * k + n * k + 2 * m * n))
         )
-        assert point.tflops[0] == pytest.approx(640, rel=0.01) and point.ratio == pytest.approx(1.9, rel=0.01)
+        assert point.tflops[0] == pytest.approx(640, rel=0.01) and point.result.ratio == pytest.approx(1.9, rel=0.01)
 
     def test_a_gemm_that_failed_and_records_of_another_tool_are_left_out(self):
         lost = {"failed": "out of memory", "bf16_seconds": [], "recipe_seconds": []}
@@ -110,8 +114,8 @@ class TestGemms:
         assert bandwidth["y"][1] == pytest.approx(2 * gemm_records.PEAK / 1e12)
         assert [v.label for v in drawn.views] == ["GEMM alone", "With its casts"]
         assert all(len(v.traces["x"]) == len(drawn.data) for v in drawn.views)
-        points = [some(depth.gemm_point(gemm_records.made(), g)) for g in gemm_records.made().gemms]
-        both = depth.roofline([*points, *(p._replace(recipe="te-block") for p in points)], "gpu", 800, None)
+        points = gemm_plots.gemm_points([gemm_records.made()])
+        both = gemm_plots.roofline([*points, *(p._replace(recipe="te-block") for p in points)], "gpu", 800, None)
         assert {t["name"]: len(t["x"]) for t in both.data[:-1]} == {"bf16": 12, "te-current": 12, "te-block": 12}
 
     def test_the_speed_up_by_shape_has_both_ways(self, report):

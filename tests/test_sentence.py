@@ -97,13 +97,6 @@ def test_the_worst_comes_first_and_green_ones_are_not_named():
     assert worst([of("a", "pass"), of("b", "improved")]) == "improved"
 
 
-def test_executions_of_one_recipe_are_two_cells():
-    cells = [
-        Cell(model="mini", recipe="te-block", execution=e, corpus="c") for e in (Execution.NATIVE, Execution.FUSED)
-    ]
-    assert sentence([verdict("fail", cell=c) for c in cells], []).endswith("; also te-block fused on mini (fail).")
-
-
 @pytest.mark.parametrize(
     ("count", "more"), [(2, ""), (5, ""), (6, " and 1 more cell"), (7, " and 2 more cells"), (9, " and 4 more cells")]
 )

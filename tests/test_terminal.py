@@ -13,8 +13,6 @@ from fp8parity import report as formats
 from fp8parity.judging import policy
 from fp8parity.judging.compare import compare
 from fp8parity.judging.references import Goldens
-from fp8parity.judging.stats import Interval
-from fp8parity.judging.verdict import StepBand
 from fp8parity.report import comparison, escape, table, terminal
 from fp8parity.report.blocks import Entry, Table, Tone
 from fp8parity.report.summary import Report
@@ -127,10 +125,3 @@ def test_a_comparison_has_a_page(compared):
     assert '<span class="t-bad">recipe worse</span>' in red
     assert "What changed, or cannot be decided" in red and "What changed" not in green
     assert "<script" not in red and "https://" not in red
-
-
-def test_zeros_have_no_sign():
-    assert Interval(-1e-9, -2e-9, 1e-9, 3, 0.9).text() == "+0.000% [+0.000%, +0.000%]"
-    assert Interval(-1e-4, -2e-4, 0.0, 3, 0.9).text() == "-0.010% [-0.020%, +0.000%]"
-    assert StepBand(window=8, half=[0.0003, 0.0003]).text == "step band +-0.03%"
-    assert StepBand(window=8, half=[0.0003, 0.0004]).text == "step band +-0.03% to +-0.04%"

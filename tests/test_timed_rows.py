@@ -71,12 +71,6 @@ def test_the_energy_of_a_block_is_its_own():
     assert each == pytest.approx([1e3 * 400 * 0.4 / ratio / (2 * 16384) for ratio in (1.2, 1.3)])
 
 
-def test_what_is_unknown_is_empty():
-    bare = timings.made(peak_flops=None)
-    [row] = table([judged(bare)], bare)
-    assert {row[f"{side}{name}"] for side in ("bf16_", "") for name in ("mfu_share", "millijoules_per_token")} == {""}
-
-
 def test_a_step_beside_its_losses_has_a_worth():
     verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})
     records = [steep(r) if isinstance(r, Trajectory) else r for r in given.records]
@@ -167,14 +161,3 @@ def test_judge_writes_one_beside_other_reports(tmp_path: Path, capsys):
     (tmp_path / "file").write_text("")
     assert main([*arguments, "--report", str(tmp_path / "file" / "x.csv")]) == 1
     assert "x.csv could not be written" in capsys.readouterr().err
-
-
-def test_compare_has_no_csv(tmp_path: Path, capsys):
-    """Its rows are changes, not times."""
-    for folder in ("a", "b"):
-        write_json(tmp_path / folder / name_of(STEP), STEP)
-    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--report", str(tmp_path / "x.csv")]) == 2
-    assert (
-        capsys.readouterr().err
-        == f"fp8parity: --report {tmp_path}/x.csv: no renderer for '.csv'; use .md or .html or .json\n"
-    )
