@@ -49,7 +49,7 @@ def test_the_table_of_a_gate_fits(report, width):
     assert " ".join(" ".join(lines[1 + len(rows) :]).split()) == report.sentence
 
 
-def test_a_large_table_shows_what_is_red_and_says_what_it_leaves_out(report, monkeypatch):
+def test_a_large_table_shows_red_cells_first(report, monkeypatch):
     red = [row for row in report.rows if row.status == "fail"]
     monkeypatch.setattr(formats, "ROWS", len(red) + 1)
     lines = table(report, Screen(120, attached=True)).splitlines()
