@@ -79,8 +79,8 @@ def test_wrong_field_is_named(project, refused, name, fields, words):
 
 def test_run_that_diverged_is_no_bad_input(project):
     path = project / "records/te-current-nano-emulated-topics-seed0.json"
-    stopped = {"loss": [1.0, "NaN"], "grad_norm": [1.0, "Infinity"], "validation": []}
-    stopped["non_finite"] = {"step": 1, "where": "loss"}
+    ended = {"step": 1, "where": "loss"}
+    stopped = {"loss": [1.0, "NaN"], "grad_norm": [1.0, "Infinity"], "validation": [], "non_finite": ended}
     path.write_bytes(inputs.sealed({**json.loads(path.read_text()), **stopped}))
     assert main(COMMANDS["judge"]) == 1
 

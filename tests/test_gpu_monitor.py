@@ -8,17 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fp8parity.judging import speed
-from fp8parity.judging.references import pooling, store
-from fp8parity.judging.references.timed import SpeedGolden
+from fp8parity.judging.references import pooling
 from fp8parity.records.times import Watch
 from fp8parity.timing import monitor as gpu_monitor
-from timings import GPU, ROW, made
-
-
-@pytest.fixture
-def golden(tmp_path):
-    pooling.store(tmp_path, made(), ROW)
-    return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
+from timings import ROW, made
 
 
 class FakeNvml(SimpleNamespace):
@@ -64,7 +57,8 @@ def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 198
         ({"reasons": (0x1, 0x2, 0x4)}, "pass", "inside"),  # idle, application clocks, power cap
     ],
 )
-def test_a_disturbed_gpu_makes_a_verdict_inconclusive(monkeypatch, golden, options, status, words):
+def test_a_disturbed_gpu_makes_a_verdict_inconclusive(monkeypatch, options, status, words):
+    golden = pooling.updated(None, [made()])
     found = speed.judge(made(watch=watched(monkeypatch, **options)), golden, ROW)
     assert found.status == status and words in found.headline
 

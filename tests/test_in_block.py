@@ -8,7 +8,6 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction import fits
-from fp8parity.prediction import step as prediction_step
 from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.in_block import TimedBlock, in_block
 from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMIZER, REST, casts_alone, step_time
@@ -109,14 +108,6 @@ def test_a_layer_has_products_and_attention_of_its_blocks(recipe, own, factor):
     head = gpu.made().ends(BASE)[0]
     assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
     assert {p: step[p] for p in (ENDS, OPTIMIZER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMIZER)})
-
-
-def test_linears_that_stay_in_bf16_have_the_products_of_bf16(monkeypatch):
-    """A recipe that quantizes nothing is BF16, whatever its blocks take."""
-    made = with_blocks("bf16", "te-current")
-    monkeypatch.setattr(prediction_step, "quantized_shares", lambda *_: dict.fromkeys(MODULES, 0.0))
-    own, plain = (step_time(made, BASE, recipe, Execution.NATIVE).parts for recipe in (CURRENT, BF16))
-    assert own == pytest.approx(plain)
 
 
 def test_only_complete_blocks_of_timed_recipes_count():

@@ -1,4 +1,4 @@
-"""The commands import and verdict: exit status, output, reports, and nothing half-written."""
+"""The commands import and verdict: exit status, reports, and nothing half-written."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from curves import HF, curve
+from curves import HF, curve, near, noisy, run
 from fp8parity.cli import main
+from fp8parity.judging.pair import PairOptions, judge
+from fp8parity.report import blocks, pair
 from log_files import automodel, megatron, megatron_tensorboard
 
 ROOT = Path(__file__).parents[1]
@@ -20,175 +22,124 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Runs of one seed: BF16, FP8, FP8 with a gap of 1%, and FP8 of another seed. The commands run beside them, without a golden folder."""
+    """Runs of one seed: BF16, FP8, FP8 with a gap of 1%, and FP8 of another seed."""
     monkeypatch.chdir(tmp_path)
     automodel(tmp_path / "bf16", curve())
     megatron_tensorboard(tmp_path / "fp8", curve(chaos=1))
     megatron(tmp_path / "gap", curve(chaos=1).with_gap(0.01))
     automodel(tmp_path / "other", curve(seed=9))
+    automodel(tmp_path / "again", curve(chaos=2))
+    for chaos in (0, 1):
+        lines = "".join(f"{s},{x!r}\n" for s, x in enumerate(curve(chaos=chaos).loss))
+        (tmp_path / f"own-{chaos}.csv").write_text(f"step,my\n{lines}")
+    shutil.copytree(tmp_path / "bf16", tmp_path / "copy")
+    (tmp_path / "notes.txt").write_text("hello\n")
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("fp8", "code", "said"), [("gap.log", 1, "Refuse: fail"), ("other", 2, "Cannot say: inconclusive")]
-)
-def test_exit_status(fp8, code, said, folder, capsys):
-    megatron(folder / "bf16", curve())
-    assert main(["verdict", "bf16.log" if fp8.endswith(".log") else "bf16", fp8]) == code
+STATUS = [
+    ("bf16 fp8", 0, "Accept: pass, consistent with parity, on one pair."),
+    ("bf16 fp8", 0, "tokens or samples a step not comparable"),
+    ("bf16 gap.log", 1, "Refuse: fail, "),
+    ("bf16 other", 2, "Cannot say: inconclusive, "),
+    ("bf16 bf16", 1, "equal BF16's to the bit"),
+    ("bf16 fp8 --seed other other", 1, "equal BF16's to the bit"),
+    ("bf16 fp8 --repeat again", 0, "parity with BF16, on one pair and repeats of BF16"),
+    ("bf16 fp8 --repeat copy", 0, "parity with BF16, on one pair and repeats of BF16"),
+    ("bf16 fp8 --recipe te-mxfp8", 0, "suites/convergence --model micro --recipe te-mxfp8"),
+    ("own-0.csv own-1.csv --loss my", 0, "Accept"),
+]
+REFUSED = [
+    ("own-0.csv own-1.csv", "--loss KEY"),
+    ("bf16 fp8 --recipe te-curent --report out.md", "unknown recipe 'te-curent': did you mean te-current"),
+    ("bf16 gap.log --report out.pdf", "no renderer for '.pdf'"),
+    ("bf16 fp8 --tail 80%", "at most half of the run"),
+    ("bf16 notes.txt", "unknown format"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), STATUS)
+def test_verdict_gives_its_exit_status(arguments, code, words, folder, capsys):
+    assert main(["verdict", *arguments.split()]) == code
     out = capsys.readouterr().out
-    assert out.startswith(said)
-    assert "pytest suites/numerics suites/convergence --model micro --recipe te-current" in out
+    assert words in out and out.count("Not checked") == 1 and "pytest suites/numerics suites/convergence" in out
 
 
-def test_the_recipe_of_the_printed_command_is_one_of_the_catalogue(folder, capsys):
-    """Its command would stop at a name that does not exist."""
-    assert main(["verdict", "bf16", "fp8", "--recipe", "te-mxfp8"]) == 0
-    assert "--model micro --recipe te-mxfp8" in capsys.readouterr().out
-    assert main(["verdict", "bf16", "fp8", "--recipe", "te-curent", "--report", "out.md"]) == 2
-    assert "unknown recipe 'te-curent': did you mean te-current" in capsys.readouterr().err
-    assert not Path("out.md").exists()
-
-
-def test_runs_of_two_frameworks(folder, capsys):
-    """AutoModel counts tokens in a step, Megatron samples: they cannot be compared, so they do not speak against a pair."""
-    assert main(["verdict", "bf16", "fp8"]) == 0
-    assert "tokens or samples a step not comparable" in capsys.readouterr().out
+@pytest.mark.parametrize(("arguments", "words"), REFUSED)
+def test_wrong_arguments_are_refused_in_one_line(arguments, words, folder, capsys):
+    assert main(["verdict", *arguments.split()]) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1 and not list(folder.glob("out.*"))
 
 
 def test_imported_runs_give_the_same_verdict(folder, capsys):
     assert main(["import", "bf16", "fp8"]) == 0
-    found = sorted(Path("imported").glob("*.json"))
-    assert len(found) == 2
     assert "400 losses in full, steps 1 to 400 every 1" in capsys.readouterr().out
+    found = sorted(Path("imported").glob("*.json"))
     assert main(["verdict", "bf16", "fp8"]) == 0
     raw = capsys.readouterr().out
-    assert main(["verdict", *map(str, found)]) == 0
-    assert capsys.readouterr().out == raw
+    assert main(["verdict", *map(str, found)]) == 0 and capsys.readouterr().out == raw
+    for command in (("judge", "imported"), ("merge", "all.zip", "imported")):
+        assert main([*command]) == 2
+        assert "it is a run of fp8parity import, which fp8parity verdict reads" in capsys.readouterr().err
+    found[0].write_text(found[0].read_text().replace('"steps"', '"tokens"', 1))
+    assert main(["verdict", str(found[0]), "fp8"]) == 2 and "edited or damaged" in capsys.readouterr().err
 
 
-def test_a_bad_run_leaves_nothing_half_written(folder, capsys):
-    Path("notes.txt").write_text("hello\n")
+def test_bad_run_leaves_nothing_half_written(folder, capsys):
     assert main(["import", "bf16", "notes.txt"]) == 2
     assert not Path("imported").exists()
-    error = capsys.readouterr().err
-    assert error.startswith("fp8parity: notes.txt: unknown format") and error.count("\n") == 1
+    assert capsys.readouterr().err.startswith("fp8parity: notes.txt: unknown format")
 
 
-@pytest.mark.parametrize("command", [("judge", "imported"), ("merge", "all.zip", "imported")], ids=" ".join)
-def test_an_imported_run_is_no_record_of_a_gate(folder, capsys, command):
-    assert main(["import", "bf16"]) == 0
-    assert main([*command]) == 2
-    assert "it is a run of fp8parity import, which fp8parity verdict reads" in capsys.readouterr().err
-
-
-def test_an_edited_import_is_refused(folder, capsys):
-    assert main(["import", "bf16"]) == 0
-    [path] = Path("imported").glob("*.json")
-    path.write_text(path.read_text().replace('"steps"', '"tokens"', 1))
-    assert main(["verdict", str(path), "fp8"]) == 2
-    assert "edited or damaged" in capsys.readouterr().err
-
-
-def test_the_table_of_a_pull_request(folder, capsys):
-    assert main(["verdict", "bf16", "fp8", "--table", "--versions", "torch 2.13"]) == 0
-    rows = capsys.readouterr().out.splitlines()
-    assert rows[1] == "|---|---|"
-    assert all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows), "two columns each"
-    assert rows[2] == "| verdict | **pass**: consistent with parity, on one pair |"
-    assert rows[3].startswith("| tail gap [90% interval] | -0.004% [-0.10")
-    assert rows[-2].startswith("| versions | torch 2.13, fp8-parity ")
-
-
-def test_its_command_gives_the_same_table_again(folder, capsys):
-    automodel(folder / "again", curve(chaos=2))
-    assert (
-        main(
-            [
-                "verdict",
-                "bf16",
-                "fp8",
-                "--margin",
-                "0.3%",
-                "--spread",
-                "0.03%",
-                "--until",
-                "390",
-                "--repeat",
-                "again",
-                "--table",
-            ]
-        )
-        == 0
-    )
+def test_table_has_two_columns_and_its_own_command(folder, capsys):
+    options = ["--margin", "0.3%", "--spread", "0.03%", "--until", "390", "--repeat", "again", "--recipe", "te-block"]
+    assert main(["verdict", "bf16", "fp8", *options, "--table", "--versions", "torch 2.13"]) == 0
     table = capsys.readouterr().out
+    rows = table.splitlines()
+    assert (
+        all(len(re.findall(r"(?<!\\)\|", row)) == 3 for row in rows) and "| versions | torch 2.13, fp8-parity" in table
+    )
+    assert rows[2].startswith("| verdict | pass: parity") and rows[3].startswith("| tail gap [90% interval] | ")
     command = re.search(r"`(fp8parity .*)`", table)
     assert command is not None
-    assert main([*shlex.split(command[1])[1:], "--table"]) == 0
+    assert main([*shlex.split(command[1])[1:], "--table", "--versions", "torch 2.13"]) == 0
     assert capsys.readouterr().out == table
 
 
-def test_its_command_names_a_recipe_that_is_not_the_default(folder, capsys):
-    """Otherwise the repeated report names the command of another recipe's gate."""
-    assert main(["verdict", "bf16", "fp8", "--recipe", "te-block", "--table"]) == 0
-    assert "fp8parity verdict bf16 fp8 --margin=0.0025 --tail=0.2 --recipe=te-block`" in capsys.readouterr().out
-
-
-def test_reports(folder, capsys):
-    assert (
-        main(["verdict", "bf16", "gap.log", *(w for end in ("md", "html", "json") for w in ("--report", f"out.{end}"))])
-        == 1
-    )
+def test_reports_are_written(folder, capsys):
+    files = [word for end in ("md", "html", "json") for word in ("--report", f"out.{end}")]
+    shutil.move("gap.log", "<b>|x.log")
+    assert main(["verdict", "bf16", "<b>|x.log", *files]) == 1
     verdict = json.loads(Path("out.json").read_text())
     assert (verdict["status"], len(verdict["curve"])) == ("fail", 400)
-    text = Path("out.md").read_text()
-    assert text.startswith("# FP8 parity of imported runs\n\n**Refuse: fail, ") and "| verdict | **fail**" in text
-    page = Path("out.html").read_text()
-    assert "Refuse: fail" in page and page.count("<polyline") == 1 and "http" not in re.sub(r"http-equiv", "", page)
-    assert main(["verdict", "bf16", "bf16", "--report", "same.html"]) == 1, "a curve of zeros can be drawn, too"
-    assert main(["verdict", "bf16", "gap.log", "--report", "out.pdf"]) == 2
-    assert "no renderer for '.pdf'" in capsys.readouterr().err
+    text, page = (Path(f"out.{end}").read_text() for end in ("md", "html"))
+    assert text.startswith("# FP8 parity of imported runs\n\n**Refuse: fail, ")
+    assert "## To paste into a pull request" in text and "&lt;b>\\|x.log against bf16 |" in text
+    assert "<b>" not in page and "Refuse: fail" in page and page.count('class="plot"') == 1
 
 
-def test_a_name_with_markup_stays_text(folder):
-    Path("fp8").rename("<b>|x")
-    assert main(["verdict", "bf16", "<b>|x", "--report", "out.md", "--report", "out.html"]) == 0
-    assert "<b>" not in Path("out.html").read_text()
-    assert "&lt;b>\\|x against" in Path("out.md").read_text()
+@pytest.mark.parametrize(("gap", "tone"), [(0.0, "good"), (0.01, "bad"), (0.0025, "unsure")])
+def test_page_shows_sentence_and_scale(gap, tone):
+    early = [0.5 + gap] * 21 + [gap] * 379
+    v = judge([run(noisy())], [run(near(early), "fp8")], PairOptions())
+    document = pair.document(pair.PairReport(v, "fp8parity verdict a b", "torch 2"))
+    assert document.header == [blocks.Headline(document.header[0].text, blocks.Tone(tone))]  # type: ignore[union-attr]
+    [plot] = [b for b in document.blocks if isinstance(b, blocks.Plot)]
+    low, high = plot.layout["yaxis"]["range"]
+    assert low < -v.margin < v.margin < high < 0.05, "the first tenth does not set the scale"
+    assert len(plot.data[0]["x"]) == len(plot.data[0]["y"]) == 133
 
 
-def test_more_seeds(folder, capsys):
-    automodel(folder / "bf16-1", curve(1))
-    automodel(folder / "fp8-1", curve(1, chaos=1))
-    assert main(["verdict", "bf16", "fp8", "--seed", "bf16-1", "fp8-1"]) == 0
-    assert "parity with BF16, on 2 pairs" in capsys.readouterr().out
-
-
-def test_a_repeat_may_equal_bf16_to_the_bit(folder, capsys):
-    """On a deterministic stack it does."""
-    shutil.copytree(folder / "bf16", folder / "copy")
-    assert main(["verdict", "bf16", "fp8", "--repeat", "copy"]) == 0
-    assert "parity with BF16, on one pair and repeats of BF16" in capsys.readouterr().out
-
-
-def test_a_users_own_loss(folder, capsys):
-    for chaos in (0, 1):
-        lines = "".join(f"{s},{x!r}\n" for s, x in enumerate(curve(chaos=chaos).loss))
-        Path(f"own-{chaos}.csv").write_text(f"step,my\n{lines}")
-    assert main(["verdict", "own-0.csv", "own-1.csv"]) == 2
-    assert "--loss KEY" in capsys.readouterr().err
-    assert main(["verdict", "own-0.csv", "own-1.csv", "--loss", "my"]) == 0
-
-
-def test_without_tensorboard_the_message_says_what_to_install(folder, capsys, monkeypatch):
+def test_missing_tensorboard_is_named(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
     assert main(["verdict", "bf16", "fp8"]) == 2
     assert "pip install 'fp8-parity[runs]'" in capsys.readouterr().err
 
 
-def test_it_needs_no_torch(folder):
+def test_verdict_needs_no_torch(folder):
     code = f"import sys; from fp8parity.cli import main; c = main(['verdict', {str(HF / 'fp32')!r}, {str(HF / 'bf16')!r}]); "
     code += "assert 'torch' not in sys.modules; sys.exit(c)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": str(ROOT / "fixtures")}, capture_output=True, text=True
-    )
+    environment = {"PYTHONPATH": str(ROOT / "fixtures")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -12,12 +12,8 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
 from fp8parity.cli import predict, profile
-from fp8parity.prediction.basis import basis
-from fp8parity.prediction.predictions import limit
-from fp8parity.recipes import registry
 from fp8parity.records import sets
 from fp8parity.workload import hf_config, shapes
-from narrowed import some
 
 CONFIG = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
@@ -88,20 +84,6 @@ def test_a_record_in_two_sets_counts_once(measurements, tmp_path, capsys):
     again.write_bytes(measurements.read_bytes())
     asked = ("1b", "--test", *AT, str(measurements))
     assert out(capsys, *asked) == out(capsys, *asked, str(again))
-
-
-def test_the_roofline_of_a_cell_is_that_of_its_gpu(tmp_path, capsys):
-    """Both GPUs have the same times. The memory of the second one is faster, so torchao's formula gives casts less time there."""
-    other = gpu.HERE.model_copy(update={"device": "NVIDIA H200 Made Up"})
-    works = [shapes.get(name) for name in ("small", "base")]
-    first = gpu.records(MODELS, [gpu.timed(w) for w in works])
-    sets.save([*first, *(r.model_copy(update={"provenance": other}) for r in first)], tmp_path / "two.zip")
-    text = out(capsys, "1b", *AT, str(tmp_path / "two.zip"), "--test")
-    shown = [float(re.findall(r"([\d.]+)x", line)[-1]) for line in text.splitlines() if line.startswith("small ")]
-    records = sets.load([tmp_path / "two.zip"])
-    bases = [some(basis(records, name)) for name in (gpu.NAME, other.device)]
-    limits = [some(limit(b, shapes.get("small"), registry.get("te-current"))) for b in bases]
-    assert shown == [round(x, 3) for x in limits] and limits[1] > 1.01 * limits[0]
 
 
 def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):

@@ -34,8 +34,8 @@ def law(g: TimedGemm | GemmShape, product: Product) -> tuple[float, float]:
     return 2 * CAST + ALONG * along + ACROSS * across, RESULT * result
 
 
-def rowwise(record: GemmTimes, scaled: bool = True) -> GemmTimes:
-    """The same GEMMs with torchao's rowwise recipe. ``scaled``: it scales the results of split accumulation."""
+def rowwise(record: GemmTimes) -> GemmTimes:
+    """Return the same GEMMs with torchao's rowwise recipe, which scales the results of split accumulation."""
     made, alone = [], 0.0
     for g in record.gemms:
         split = Accumulation.FAST if g.gemm == "fprop" else Accumulation.SPLIT
@@ -44,18 +44,16 @@ def rowwise(record: GemmTimes, scaled: bool = True) -> GemmTimes:
             made.append(g.model_copy(update={"accumulation": split}))
             continue
         casts, result = law(g, g.gemm)
-        seconds = alone + casts + (result if scaled else 0.0)
+        seconds = alone + casts + result
         made.append(
             g.model_copy(update={"accumulation": split, "casts": READ[g.gemm], "recipe_seconds": [seconds] * 3})
         )
     return record.model_copy(update={"gemms": made, "cell": record.cell.model_copy(update={"recipe": ROWWISE})})
 
 
-def basis_of(scaled: bool = True) -> Basis:
+def basis_of() -> Basis:
     """Its steps are timed at base, of which no GEMM was."""
-    return replace(
-        gpu.made(), gemms=tuple(rowwise(gpu.gemm_times(shapes.get(n)), scaled) for n in ("small", "llama3-8b"))
-    )
+    return replace(gpu.made(), gemms=tuple(rowwise(gpu.gemm_times(shapes.get(n))) for n in ("small", "llama3-8b")))
 
 
 @pytest.mark.parametrize(
@@ -84,17 +82,6 @@ def test_each_kind_of_cost_is_found(product):
         casts, results = law(g, product)
         assert found.casts(ROWWISE, product, g) == pytest.approx(casts, rel=1e-4)
         assert found.results(ROWWISE, product, g) == pytest.approx(results, rel=1e-4, abs=1e-12)
-
-
-def test_unscaled_results_cost_nothing():
-    """As in Transformer Engine, whose kernels split the accumulation, too, and take the scales themselves."""
-    found = basis_of(scaled=False)
-    assert [found.results(ROWWISE, p, GemmShape("o", 16_384, 1024, 2048)) for p in PRODUCTS] == pytest.approx(
-        [0, 0, 0], abs=1e-9
-    )
-    te = gpu.made()
-    assert [te.results("te-current", p, LINEAR) for p in PRODUCTS] == [0, 0, 0]
-    assert [te.casts("bf16", p, LINEAR) + te.results("bf16", p, LINEAR) for p in PRODUCTS] == [0, 0, 0]
 
 
 def test_a_compiler_joins_casts_and_scales_each_result():

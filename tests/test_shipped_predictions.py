@@ -10,15 +10,13 @@ import pytest
 from fp8parity import cli
 from fp8parity.prediction.basis import Basis, basis
 from fp8parity.prediction.calibration import held_out
-from fp8parity.prediction.extrapolation import Size, excesses
+from fp8parity.prediction.extrapolation import Size
 from fp8parity.prediction.residuals import Residual, residuals
 from fp8parity.records import sets
 from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import gpu_slug
 from fp8parity.records.times import DeviceProfile
-from fp8parity.workload import shapes
-from fp8parity.workload.shapes import Workload
 from processes import ROOT
 
 SETS = sorted((ROOT / "golden" / "prediction").glob("*.zip"))
@@ -82,31 +80,6 @@ def test_the_interval_of_far_cells_holds_nine_of_ten(far_sets):
     assert sum(abs(r.error) < 0.05 for r in near) >= len(near) - 2
     for some in (near, far):
         assert sum(r.covered for r in some) >= 0.9 * len(some)
-
-
-BOTH, TOKENS, SEQUENCE = (Size.TOKENS, Size.SEQUENCE), (Size.TOKENS,), (Size.SEQUENCE,)
-
-
-@pytest.mark.parametrize(
-    ("rows", "length", "beyond"),
-    [
-        (8, 2048, ()),
-        (1, 4096, ()),
-        (1, 16, BOTH),
-        (1, 1024, TOKENS),
-        (32, 2048, TOKENS),
-        (128, 128, SEQUENCE),
-        (1, 131_072, BOTH),
-    ],
-)
-@pytest.mark.parametrize("path", SETS, ids=lambda p: p.stem)
-def test_an_untimed_batch_or_length_is_an_extrapolation(path, rows, length, beyond):
-    """GEMMs of 8,192 to 16,384 tokens are shipped, and attention over 512 to 32,768."""
-    found, _ = loaded(path)
-    work = Workload(shapes.get("1b").shape, rows, length)
-    assert {recipe: tuple(e.size for e in excesses(found, work, recipe)) for recipe in found.recipes} == dict.fromkeys(
-        found.recipes, beyond
-    )
 
 
 def test_the_command_says_whose_errors_widen_an_interval(far_sets, capsys):
