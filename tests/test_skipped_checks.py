@@ -13,7 +13,7 @@ from processes import run
 from conftest import subject
 
 
-def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypatch):
+def test_second_opinion_on_nvfp4_is_the_reference(session, monkeypatch):
     on_cpu = subject(session, "te-nvfp4")
     on_gpu = replace(on_cpu, device=torch.device("cuda"))
     assert codes.second_opinion(on_gpu) is None  # TE is not installed here
@@ -28,7 +28,7 @@ def test_the_second_opinion_on_nvfp4_is_tes_reference_on_a_gpu(session, monkeypa
     assert codes.second_opinion(replace(on_cpu, recipe=RECIPES["ao-rowwise"])) == "the vendor torchao"
 
 
-def test_a_check_that_cannot_measure_is_a_skip_with_its_reason(tmp_path):
+def test_check_that_cannot_measure_is_skipped(tmp_path):
     only = "(accumulation and te-nvfp4-emulated) or (large and bf16)"
     done = run(
         "pytest", "-rs", "suites/numerics/test_device.py", "-k", only, "--parity-records", str(tmp_path), COLUMNS="250"
