@@ -14,7 +14,7 @@ from fp8parity.judging import policy
 from fp8parity.judging.compare import compare
 from fp8parity.judging.references import Goldens
 from fp8parity.report import comparison, escape, table, terminal
-from fp8parity.report.blocks import Entry, Table, Tone
+from fp8parity.report.blocks import Inline, Table, Tone
 from fp8parity.report.summary import Report
 from fp8parity.report.terminal import Screen
 from sessions import DAY
@@ -89,7 +89,7 @@ def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
 
 def test_text_of_a_record_stays_text_in_a_colored_table(report):
     evil = "::error ::x\x1b[2J##[error]"
-    shown = Table("t", ("result", "cell"), [(Entry(evil, tone=Tone.BAD), evil)])
+    shown = Table("t", ("result", "cell"), [(Inline(evil, tone=Tone.BAD), evil)])
     text = terminal.text(Screen(30, color=True, attached=True), shown)
     assert not re.search(r"::|##\[", text)
     assert "\x1b" not in ESCAPE.sub("", text)
