@@ -101,7 +101,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> argparse.Na
     seen: list[argparse.Namespace] = []
     with monkeypatch.context() as patch:
         for name in cli.COMMANDS:
-            patch.setitem(cli.COMMANDS, name, cli.COMMANDS[name]._replace(run=lambda args: seen.append(args) or 0))
+            patch.setitem(
+                cli.COMMANDS, name, cli.COMMANDS[name]._replace(run=lambda args: int(bool(seen.append(args))))
+            )
         assert cli.main(arguments) == 0
     return seen[0]
 
