@@ -31,7 +31,7 @@ def completed(line: str) -> list[str]:
         ("fp8parity predict llama3-4", ["llama3-405b"]),
         ("fp8parity gemm mi", []),
         ("fp8parity run conv", ["convergence"]),
-        ("fp8parity run --parity-hou", ["--parity-hours"]),
+        ("fp8parity run --parity-resu", ["--parity-resume"]),
         ("fp8parity run --parity-execution na", ["native"]),
         ("fp8parity run --parity-recipe ao-mx", ["ao-mxfp8"]),
     ],

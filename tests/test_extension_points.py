@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fp8parity.recipes import registry
 from fp8parity.recipes.adapters import emulated
+from fp8parity.registry import Registry
 from processes import run
 
 CONFTEST = '''
@@ -69,7 +70,7 @@ why = "the adapter from outside converted the one linear layer"
 
 
 @pytest.mark.parametrize(("low", "code"), [(1, 0), (0, 1)])
-def test_an_adapter_a_recipe_and_a_check_from_outside(tmp_path, low, code):
+def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_converted.py").write_text(TEST)
     (tmp_path / "golden").mkdir()
@@ -79,12 +80,22 @@ def test_an_adapter_a_recipe_and_a_check_from_outside(tmp_path, low, code):
     assert ("Accept: the only check is green." in done.stdout) == (code == 0)
 
 
-def test_an_unknown_adapter_is_one_sentence():
+def test_unknown_adapter_is_one_sentence():
     with pytest.raises(ValueError, match="unknown adapter 'torcha': did you mean torchao"):
         registry.adapter("torcha")
 
 
-def test_a_module_of_functions_is_an_adapter():
+def test_module_of_functions_is_an_adapter():
     assert registry.adapter("emulated") is emulated
     for name in ("OPTIONS", "convert", "default_spec", "quantize", "fp8_attention", "reset"):
         assert hasattr(registry.adapter("torchao"), name)
+
+
+def test_registry_suggests_names_and_is_restored():
+    known = Registry("fruit", {"apple": 1})
+    with known.restored():
+        known.update(pear=2)
+        assert known.find("pear") == 2
+    assert known == {"apple": 1}
+    with pytest.raises(ValueError, match="unknown fruit 'aple': did you mean apple"):
+        known.find("aple")

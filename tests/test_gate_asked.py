@@ -22,7 +22,7 @@ def gate(tmp_path):
     return gates.of(tmp_path)
 
 
-def test_a_gate_in_which_nothing_quantized_ran_is_red(tmp_path):
+def test_gate_without_any_recipe_is_red(tmp_path):
     """The command of the report, on a CPU: BF16's GEMM passes, and 18 tests of recipes are skipped."""
     terms = ("suites/numerics", "-k", "gemm", "--execution", "native", "--parity-records", str(tmp_path))
     done = run("pytest", *terms, "--parity-report", str(tmp_path / "r.md"))
@@ -44,13 +44,13 @@ def test_a_gate_in_which_nothing_quantized_ran_is_red(tmp_path):
     ],
     ids=["--recipe bf16", "-k bf16", "with recipes"],
 )
-def test_who_selects_the_control_alone_wants_no_recipe(gate, arguments, given, checks):
+def test_selected_control_alone_is_green(gate, arguments, given, checks):
     done = gate(*arguments, **given)
     assert done.returncode == 0, done.stdout
     assert f"Accept: {checks}" in done.stdout
 
 
-def test_a_required_cell_that_k_removed_is_named(gate):
+def test_required_cell_removed_by_k_is_red(gate):
     done = gate("-k", "te-current and emulated", "--require", "te-*-emulated")
     assert done.returncode == 1
     assert "fp8-parity: required cell te-block-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
@@ -61,7 +61,7 @@ def test_a_required_cell_that_k_removed_is_named(gate):
     )
 
 
-def test_a_required_cell_that_k_left_in_part_is_named(tmp_path):
+def test_required_cell_reduced_by_k_is_red(tmp_path):
     """-k codes leaves one of the checks of a recipe's linear. The others are in the same file."""
     terms = (
         "suites/numerics/test_numerics.py",
@@ -82,39 +82,21 @@ def test_a_required_cell_that_k_left_in_part_is_named(tmp_path):
     )
 
 
-def test_one_suite_alone_removes_no_test_of_a_required_cell(tmp_path):
-    terms = (
-        "suites/numerics/test_numerics.py::test_codes",
-        "--recipe",
-        "te-current",
-        "--parity-records",
-        str(tmp_path),
-    )
-    done = run("pytest", *terms, "--require", "te-current-emulated")
-    assert done.returncode == 0, done.stdout
-
-
-def test_a_platform_removes_only_cells_of_other_platforms(gate):
+def test_platform_removes_only_cells_of_others(gate):
     """``-m cpu`` selects the emulated cells. It does not ask for native ones."""
     done = gate("-m", "cpu", "--require", "te-*")
     assert done.returncode == 0, done.stdout
     assert "Accept: all 3 checks are green." in done.stdout
 
 
-def test_the_sentence_names_what_a_platform_lacks(gate):
+def test_sentence_names_tests_that_cannot_run(gate):
     done = gate("-m", "cpu", more=WITHOUT_BLOCK)
     assert done.returncode == 0, done.stdout
     says = "Accept: all 2 checks are green; -m cpu --execution emulated was asked for, and 1 test of it cannot run here: te-block (1 test, "
     assert f"{says}needs the package x)." in done.stdout
 
 
-def test_a_refusal_names_what_a_platform_lacks_too(gate):
-    done = gate("-m", "cpu", more=WITHOUT_BLOCK, te_current="fail")
-    assert done.returncode == 1
-    assert "and 1 test of it cannot run here: te-block (1 test, needs the package x)." in done.stdout
-
-
-def test_what_was_not_asked_for_is_not_named(gate):
+def test_sentence_is_plain_without_a_platform(gate):
     """Native kernels cannot run on a CPU, and the user asked for the emulation: the sentence is plain."""
     assert "Accept: all 3 checks are green.\n" in gate().stdout
 
@@ -131,5 +113,5 @@ def test_what_was_not_asked_for_is_not_named(gate):
         ("slow", None),
     ],
 )
-def test_the_platform_that_a_marker_expression_asks_for(expression, platform):
+def test_platform_of_a_marker_expression(expression, platform):
     assert context._platform_of(expression) == platform

@@ -75,7 +75,7 @@ WAYS = {
     ("status", "code", "sentence"),
     [("pass", 3, "Accept: all 3"), ("fail", 1, "Refuse: te-block emulated on tiny fails")],
 )
-def test_a_report_that_cannot_be_written_is_one_line(gate, tmp_path, line, arguments, status, code, sentence):
+def test_unwritable_report_is_one_line(gate, tmp_path, line, arguments, status, code, sentence):
     variables = {"GITHUB_ACTIONS": "true"} | ({} if arguments else {"GITHUB_STEP_SUMMARY": FULL})
     done = gate(*arguments, "--parity-report", "ok.json", environment=variables, te_block=status, more=LATE)
     assert done.returncode == code, done.stdout
@@ -85,13 +85,13 @@ def test_a_report_that_cannot_be_written_is_one_line(gate, tmp_path, line, argum
     assert "generated xml file" not in done.stdout
 
 
-def test_a_table_that_cannot_be_drawn_leaves_the_sentence(gate):
+def test_broken_table_leaves_the_sentence(gate):
     done = gate(more=BROKEN_TABLE)
     assert done.returncode == 3
     survived(done, "Accept: all 3 checks are green.", "fp8-parity: the table could not be written: KeyError: 'column'")
 
 
-def test_plots_that_cannot_be_made_leave_the_verdicts(gate, tmp_path):
+def test_broken_plots_leave_the_verdicts(gate, tmp_path):
     done = gate("--parity-report", "r.md", "--parity-report", "r.csv", more=BROKEN_VIEW)
     assert done.returncode == 1
     assert "Refuse: all 3 checks that ran are green, but the report lacks its plots: KeyError: 'curve'." in done.stdout
@@ -99,7 +99,7 @@ def test_plots_that_cannot_be_made_leave_the_verdicts(gate, tmp_path):
     assert (tmp_path / "r.csv").read_text().startswith("kind,gpu,model,"), "it holds times, and none was judged"
 
 
-def test_an_internal_error_leaves_the_verdicts(gate, tmp_path):
+def test_internal_error_leaves_the_verdicts(gate, tmp_path):
     done = gate("-k", "emulated", "--parity-report", "r.json", more=INTERNAL)
     assert done.returncode == 3
     sentence = json.loads((tmp_path / "r.json").read_text())["sentence"]
@@ -111,9 +111,7 @@ def test_an_internal_error_leaves_the_verdicts(gate, tmp_path):
 
 
 @pytest.mark.parametrize(("shift", "code"), [(1e-4, 2), (0.02, 1)], ids=["green", "red"])
-def test_judge_prints_all_before_a_report_that_cannot_be_written(
-    trajectory, tmp_path, capsys, monkeypatch, shift, code
-):
+def test_judge_prints_before_an_unwritable_report(trajectory, tmp_path, capsys, monkeypatch, shift, code):
     from fp8parity.judging import loss
 
     def judged(runs: object, controls: object, golden: object, policy: object, numbers: object) -> Verdict:

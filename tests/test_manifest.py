@@ -56,7 +56,7 @@ def session(project, tmp_path_factory) -> Path:
     return records
 
 
-def test_a_manifest_says_what_was_selected_and_by_which_options(session):
+def test_manifest_has_selection_and_options(session):
     found = only(session)
     assert {(s.cell, s.test, s.outcome, *s.checks, *s.records) for s in found.selected if s.outcome != "skipped"} == {
         ("te-current-emulated", test, "passed", check, f"te-current-tiny-emulated-topics-{check}.json")
@@ -74,7 +74,7 @@ def test_a_manifest_says_what_was_selected_and_by_which_options(session):
     assert len(found.provenance.commit) == 40
 
 
-def test_a_manifest_says_when_each_test_ran_and_how_long(session):
+def test_manifest_has_the_times_of_tests(session):
     found = only(session)
     ran = [s for s in found.selected if s.outcome == "passed"]
     assert found.workers == 2
@@ -89,7 +89,7 @@ def test_a_manifest_says_when_each_test_ran_and_how_long(session):
     assert all(s.seconds is s.begun is None for s in found.selected if s.outcome == "skipped")
 
 
-def test_a_whole_set_may_be_released(session, capsys):
+def test_complete_set_may_be_released(session, capsys):
     assert judged(session, "--release") == 0
     assert "manifest" not in capsys.readouterr().out
 
@@ -102,7 +102,7 @@ def copied(session: Path, to: Path, *without: str) -> Path:
     return to
 
 
-def test_a_deleted_record_is_named_and_red(session, tmp_path, capsys):
+def test_deleted_record_is_red(session, tmp_path, capsys):
     lost = copied(session, tmp_path / "lost", "-gemm")
     assert judged(lost) == 1
     out = capsys.readouterr().out
@@ -112,7 +112,7 @@ def test_a_deleted_record_is_named_and_red(session, tmp_path, capsys):
     assert "codes (" not in out
 
 
-def test_a_merged_set_keeps_its_manifests(session, tmp_path, capsys):
+def test_merged_set_keeps_its_manifests(session, tmp_path, capsys):
     assert main(["merge", str(tmp_path / "all.zip"), str(session)]) == 0
     assert "2 records of 1 environment" in capsys.readouterr().out
     assert manifest.load([tmp_path / "all.zip"]) == [only(session)]
@@ -123,7 +123,7 @@ def test_a_merged_set_keeps_its_manifests(session, tmp_path, capsys):
     assert judged(tmp_path / "part.zip") == 1
 
 
-def test_a_set_without_a_manifest_is_judged_as_before_but_not_released(session, tmp_path, capsys):
+def test_set_without_manifest_is_not_released(session, tmp_path, capsys):
     bare = copied(session, tmp_path / "bare", "manifest-")
     assert judged(bare) == 0
     assert "this set has no manifest: what was selected is not known" in capsys.readouterr().out
@@ -131,7 +131,7 @@ def test_a_set_without_a_manifest_is_judged_as_before_but_not_released(session, 
     assert "this set has no manifest: what was selected is not known" in capsys.readouterr().out
 
 
-def test_a_manifest_that_was_edited_is_refused(session, tmp_path, capsys):
+def test_edited_manifest_is_refused(session, tmp_path, capsys):
     edited = copied(session, tmp_path / "edited")
     path = edited / only(session).name
     path.write_text(path.read_text().replace('"passed"', '"skipped"'))
@@ -139,7 +139,7 @@ def test_a_manifest_that_was_edited_is_refused(session, tmp_path, capsys):
     assert f"{path}: its checksum does not match" in capsys.readouterr().err
 
 
-def test_an_interrupted_session_is_not_whole(project, tmp_path, capsys):
+def test_interrupted_session_is_incomplete(project, tmp_path, capsys):
     """Planted: the session stops after its first failure, so the second test does not run."""
     records = tmp_path / "records"
     done = gate(project, records, "-x", "--golden-dir", str(empty_policy(tmp_path)))
@@ -175,7 +175,7 @@ def empty_policy(folder: Path) -> Path:
     ],
     ids=["required", "not collected", "control alone"],
 )
-def test_what_makes_a_session_red_beside_its_tests_makes_judge_red(project, tmp_path, capsys, arguments, problem):
+def test_problems_of_a_session_make_judge_red(project, tmp_path, capsys, arguments, problem):
     (project / "test_broken.py").write_text("import nothing_of_this_name\n")
     done = gate(project, tmp_path, *arguments)
     assert done.returncode == 1, done.stdout
@@ -187,7 +187,7 @@ def test_what_makes_a_session_red_beside_its_tests_makes_judge_red(project, tmp_
     )
 
 
-def test_nothing_is_written_if_nothing_could_run(project, tmp_path):
+def test_no_manifest_if_nothing_could_run(project, tmp_path):
     records = tmp_path / "records"
     done = gate(project, records, "-m", "h100")
     assert done.returncode == 1
@@ -196,7 +196,7 @@ def test_nothing_is_written_if_nothing_could_run(project, tmp_path):
     assert not records.exists()
 
 
-def test_a_manifest_that_cannot_be_written_makes_the_session_red(project, tmp_path):
+def test_unwritable_manifest_makes_the_session_red(project, tmp_path):
     """Planted: the disk is full when the session ends."""
     (tmp_path / "conftest.py").write_text((project / "conftest.py").read_text() + BROKEN)
     for name in ("suites", "pytest.ini"):

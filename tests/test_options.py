@@ -42,11 +42,11 @@ def show(project: Path) -> Callable[..., str]:
     return seen
 
 
-def test_without_any_the_defaults_hold(show):
+def test_defaults_without_options(show):
     assert show() == "golden .parity [] [] None None None False"
 
 
-def test_settings_stand_in_the_ini_file(show):
+def test_settings_in_the_ini_file(show):
     ini = """
 fp8parity_golden_dir = mine
 fp8parity_records = kept
@@ -61,7 +61,7 @@ fp8parity_seeds = 3
     assert show(ini=ini) == "mine kept ['te-*', 'bf16'] ['mini'] emulated eager (0, 1, 2) False"
 
 
-def test_the_command_line_wins(show):
+def test_command_line_precedes_the_ini_file(show):
     ini = "fp8parity_golden_dir = mine\nfp8parity_recipe = te-*\nfp8parity_execution = emulated\n"
     seen = show("--golden-dir", "other", "--recipe", "ao-rowwise", "--execution", "auto", ini=ini)
     assert seen == "other .parity ['ao-rowwise'] [] None None None False"
@@ -75,11 +75,11 @@ def test_the_command_line_wins(show):
         ("fp8parity_seeds = many\n", "--seeds takes a count (5) or a list (3,7,9), not 'many'"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence(show, ini, says):
+def test_wrong_setting_is_one_sentence(show, ini, says):
     assert says in show(ini=ini)
 
 
-def test_the_help_has_one_heading_with_every_option(project):
+def test_help_has_every_option_under_one_heading(project):
     text = run("pytest", "--help", cwd=project).stdout
     assert text.count(f"\n{options.GROUP}:\n") == 1
     section = text.split(f"\n{options.GROUP}:\n")[1].split("\n\n")[0]
@@ -89,14 +89,14 @@ def test_the_help_has_one_heading_with_every_option(project):
         assert not option.ini or f"  {option.setting} (" in text, option.setting
 
 
-def test_prefix_and_bare_name_are_one_option(show):
+def test_long_and_short_name_are_one_option(show):
     assert (
         show("--parity-recipe", "te-*", "--recipe", "bf16", "--parity-golden-dir", "x")
         == "x .parity ['te-*', 'bf16'] [] None None None False"
     )
 
 
-def test_bare_names_of_another_plugin_stay_its_own(project):
+def test_short_name_of_another_plugin_stays_its_own(project):
     """The other conftest.py comes later, and only the entry point sees both."""
     (project / "conftest.py").write_text(
         'def pytest_addoption(parser):\n    parser.addoption("--model", default="theirs")\n'
@@ -109,7 +109,7 @@ def test_bare_names_of_another_plugin_stay_its_own(project):
     assert "THEIRS a" in done.stdout
 
 
-def test_every_cell_that_a_suite_asks_for_is_a_parameter():
+def test_suites_use_exactly_the_parameters():
     """Otherwise its tests would have no cells, or a parameter no tests."""
     files = (Path(__file__).parents[1] / "suites").glob("*/test_*.py")
     tests = [
@@ -123,7 +123,7 @@ def test_every_cell_that_a_suite_asks_for_is_a_parameter():
     ("rootdir", "ini", "folder"),
     [("/user", "/clone/pyproject.toml", "/user"), (None, "/user/pytest.ini", "/user"), (None, None, "/current")],
 )
-def test_the_users_folder_is_the_one_that_was_named(rootdir, ini, folder):
+def test_user_folder_is_the_named_one(rootdir, ini, folder):
     """``fp8parity run`` names the current one: the suites may be in a clone, whose ini file pytest finds."""
     config = SimpleNamespace(
         getoption=lambda name, default: rootdir if name == "rootdir" else default,

@@ -43,7 +43,7 @@ def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), *
     return Results(
         {node(c): c for c in selected if node(c) not in more.get("removed", ())},
         phases=[p for group in groups for p in group],
-        told=True,
+        reported=True,
         **more,
     )
 
@@ -69,7 +69,7 @@ def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None =
         ([], (0, 0, 0, 3)),
     ],
 )
-def test_every_selected_test_is_in_one_group(phases, counts):
+def test_each_selected_test_is_in_one_group(phases, counts):
     found = outcome(*phases)
     assert (found.judged, found.skipped, len(found.crashed), len(found.missing)) == counts
     assert sum(counts) == found.selected == 3
@@ -83,21 +83,14 @@ def test_every_selected_test_is_in_one_group(phases, counts):
         ({"uncollected": ["x.py: ImportError"]}, "; 1 file could not be collected (first x.py: ImportError)."),
     ],
 )
-def test_a_session_that_stopped_or_was_not_collected_whole_is_not_complete(more, words):
+def test_stopped_session_is_incomplete(more, words):
     found = outcome(ran("bf16"), ran("a"), ran("b"), **more)
     assert not found.complete
     counts = "3 selected tests: 3 judged, 0 skipped, 0 crashed, 0 missing"
     assert sentence([GREEN], [], found) == f"Refuse: the only check that ran is green, but {counts}{words}"
 
 
-def test_a_crash_becomes_a_verdict_of_its_cell():
-    phase = Phase(node("a"), "setup", "a", failed=True, why="RuntimeError: no device")
-    [green, found] = outcomes.verdicts(made(ran("bf16"), [phase]), CELLS)
-    assert (green, found.cell, found.check, found.status) == (GREEN, CELLS["a"], "test_gemm", "error")
-    assert found.headline == "a fixture failed before the test: RuntimeError: no device"
-
-
-def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
+def test_dead_worker_has_the_cell_of_its_test():
     [found] = outcomes.verdicts(made([Phase(node("b"), "???", failed=True, why="worker 'gw0' crashed")]), CELLS)
     assert (found.cell, found.headline) == (CELLS["b"], "the process that ran the test died: worker 'gw0' crashed")
 
@@ -138,7 +131,7 @@ def test_the_report_of_a_dead_worker_finds_its_cell_among_the_selected_tests():
         ),
     ],
 )
-def test_the_control_alone_checks_no_recipe(facts, words):
+def test_nothing_or_the_control_alone_is_a_problem(facts, words):
     assert outcomes.not_run(facts, CELLS, []) == words
 
 
@@ -167,38 +160,29 @@ def test_the_control_alone_checks_no_recipe(facts, words):
         (made(ran("bf16"), elsewhere={"b"}), []),
     ],
 )
-def test_a_required_cell_is_one_that_ran(facts, words):
+def test_required_cell_must_run(facts, words):
     assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
 
 
-def test_a_cell_with_a_test_in_another_shard_was_not_removed_whole():
+def test_cell_with_tests_elsewhere_was_reduced():
     facts = made(ran("a"), removed={node("b"): "b"}, elsewhere={"b"})
     words = "required cell b was selected without test_gemm: -k, -m or a plugin removed part of its tests"
     assert outcomes.not_run(facts, CELLS, ["[ab]"]) == [words]
 
 
-def test_what_cannot_run_is_counted_by_reason():
+def test_unable_tests_are_counted_by_reason():
     found = outcome(ran("bf16"), skip("a", "no TE"), skip("b", "no TE"), [LARGE], asked="-m h100")
     assert found.unable == [Unable(reason="no TE", recipes=["te-current", "te-block"], tests=2)]
     says = "; -m h100 was asked for, and 2 tests of it cannot run here: te-current, te-block (2 tests, no TE)."
     assert sentence([GREEN], [], found) == f"Accept: the only check is green{says}"
 
 
-def test_the_most_frequent_reason_comes_first():
-    given = [
-        skip("a", "rare"),
-        [*skip("b", "often"), Phase("f.py::test_y[b]", "setup", "b", skipped=True, why="often")],
-    ]
-    found = outcome(ran("bf16"), *given, asked="-m h100")
-    assert [(u.reason, u.tests) for u in found.unable] == [("often", 2), ("rare", 1)]
-
-
 @pytest.mark.parametrize("test", ["a/test_x.py::test_gemm[b::c]", "test_gemm[b::c]"])
-def test_a_test_is_named_without_its_file_and_with_all_its_parameters(test):
+def test_name_has_parameters_and_no_file(test):
     assert (outcomes.name_of(test), outcomes.function_of(test)) == ("test_gemm[b::c]", "test_gemm")
 
 
-def test_cells_of_another_execution_were_not_asked_for():
+def test_unable_excludes_other_executions():
     found = outcome(
         ran("bf16"), skip("a", "no TE"), skip("b", "-"), asked="--execution native", execution=Execution.NATIVE
     )
@@ -206,12 +190,12 @@ def test_cells_of_another_execution_were_not_asked_for():
     assert outcome(ran("bf16"), skip("a", "no TE")).unable == []  # nothing was asked for
 
 
-def test_a_session_without_cells_is_none_of_ours():
+def test_session_without_cells_is_not_ours():
     plain = Results(
-        {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], told=True
+        {"tests/test_a.py::test_b": ""}, phases=[Phase("tests/test_a.py::test_b", "call", failed=True)], reported=True
     )
     assert not plain.with_cells
-    plain.told = False  # every worker died before it told what it collected
+    plain.reported = False  # every worker died before it reported what it collected
     assert plain.with_cells
 
 
@@ -224,18 +208,6 @@ def test_a_session_without_cells_is_none_of_ours():
         ("???", "the process that ran the test died: boom"),
     ],
 )
-def test_a_crash_says_where_the_test_stood(when, words):
+def test_crash_names_its_phase(when, words):
     found = Phase(node("a"), when, "a", failed=True, why="boom").crash(CELLS["a"])
     assert (found.status, found.check, found.headline) == ("error", "test_gemm", words)
-
-
-def test_a_session_whose_processes_died_before_they_told_anything_is_one_with_cells():
-    died = Phase("f.py::test_x", "???", failed=True)
-    assert Results(phases=[died]).with_cells
-    assert not Results(phases=[died], told=True).with_cells
-
-
-def test_skipped_tests_without_a_cell_are_no_reason_why_nothing_ran():
-    other = Phase("f.py::test_other", "setup", skipped=True, why="not here")
-    assert outcomes._nothing(Results(phases=[other], told=True)) == []
-    assert outcomes._nothing(made([other], skip("a"))) == ["nothing ran, so nothing was checked: no GPU (1 test)"]

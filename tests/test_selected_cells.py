@@ -47,7 +47,7 @@ def item(*markers: str, **params: Cell | int) -> Any:
         ("scaled_cell", KNOWN, [1, 2, 4, 8], [], ("1b", "7b-8-layers")),
     ],
 )  # fmt: skip
-def test_each_parameter_has_its_models_and_ranks(parameter, models, ranks, fused, defaults):
+def test_parameter_has_its_models_and_ranks(parameter, models, ranks, fused, defaults):
     made = selection.PARAMETERS[parameter].cells(MODELS)
     assert sorted({c.model for c in made}) == models
     assert sorted({c.ranks for c in made}) == ranks
@@ -55,15 +55,7 @@ def test_each_parameter_has_its_models_and_ranks(parameter, models, ranks, fused
     assert selection.PARAMETERS[parameter].models == defaults
 
 
-def test_the_cells_of_a_model_are_on_its_own_corpus():
-    assert {(c.model, c.corpus) for c in selection.model_cells(MODELS)} == {
-        ("mine", "own-batches"),
-        ("tiny", "topics"),
-        ("tiny-moe", "topics"),
-    }
-
-
-def test_only_the_id_of_a_single_linear_has_no_model():
+def test_id_of_a_single_linear_has_no_model():
     found = selection.known_cells(selection.suite_cells(MODELS))
     assert found["te-current-emulated"] == cell("te-current")
     assert found["te-current-tiny-emulated"] == cell("te-current")
@@ -88,7 +80,7 @@ def cases(*arguments: str, models: tuple[str, ...] = ("tiny-moe",), parameter: s
     return {case.id: case for case in first}
 
 
-def test_a_test_that_takes_a_cell_has_one_case_for_each_cell_with_the_markers_of_its_platforms():
+def test_cases_have_markers_of_their_platforms():
     found = cases()
     assert list(found) == [c.id for c in selection.expert_cells(MODELS)]
     block = {name: [m.name for m in found[f"te-block-tiny-moe-{name}"].marks] for name in ("native", "emulated")}
@@ -96,7 +88,7 @@ def test_a_test_that_takes_a_cell_has_one_case_for_each_cell_with_the_markers_of
     assert found["te-block-tiny-moe-native"].values == (cell("te-block", "native", "tiny-moe"),)
 
 
-def test_only_cells_that_the_options_select_are_cases_unless_they_select_none_or_a_test_is_named():
+def test_cases_are_the_selected_cells_if_any():
     known = [c.id for c in selection.model_cells(MODELS)]
     tiny = [name for name in known if name.split("-")[-2] == "tiny"]
     assert list(cases("suites", models=("tiny",), parameter="cell")) == tiny
@@ -113,7 +105,7 @@ def test_only_cells_that_the_options_select_are_cases_unless_they_select_none_or
     ],
     ids=["no parameters", "no cell", "a cell"],
 )
-def test_the_cell_of_a_test_has_the_name_of_its_parameter(of, parameter):
+def test_cell_of_a_test_by_its_parameter(of, parameter):
     assert selection.parameter_of(of) == parameter
 
 
@@ -190,7 +182,7 @@ def packages(monkeypatch):
     ],
 )
 @pytest.mark.usefixtures("packages")
-def test_a_cell_that_this_machine_cannot_run_has_a_reason(parameter, of, here, reason):
+def test_cell_that_cannot_run_has_a_reason(parameter, of, here, reason):
     context: Any = SimpleNamespace(hardware=here, execution=None, models=presets() | {"mine": MINE})
     assert selection.item_skip_reason(item(), parameter, of, context) == reason
 
@@ -204,7 +196,7 @@ def test_a_cell_that_this_machine_cannot_run_has_a_reason(parameter, of, here, r
         (["vendor"], cell("te-current", "native"), "needs a GPU of sm_90; this machine has none"),
     ],
 )
-def test_a_test_of_the_vendors_package_needs_it_on_every_device(monkeypatch, markers, of, reason):
+def test_vendor_test_needs_the_package(monkeypatch, markers, of, reason):
     monkeypatch.setattr(registry, "installed", lambda package: False)
     context: Any = SimpleNamespace(hardware=CPU, execution=None, models=presets())
     assert selection.item_skip_reason(item(*markers), "cell", of, context) == reason
@@ -243,5 +235,12 @@ HERE = "its native kernels run here (use --execution emulated to run the emulati
     ],
 )
 @pytest.mark.usefixtures("packages")
-def test_a_platform_and_an_execution_that_were_asked_for_skip_the_others(here, requested, of, reason):
+def test_asked_platform_and_execution_skip_others(here, requested, of, reason):
     assert selection.cell_skip_reason(of, here, requested) == reason
+
+
+def test_model_that_is_only_timed_is_not_trained():
+    """Planted: ``--model '*'`` collected convergence cells of 7b-8-layers."""
+    trained = {c.model for c in selection.PARAMETERS["trained_cell"].cells(presets())}
+    assert trained == presets().keys() - {"7b-8-layers"}
+    assert "7b-8-layers" in {c.model for c in selection.PARAMETERS["scaled_cell"].cells(presets())}

@@ -47,7 +47,7 @@ def split_of(folder: Path) -> str:
     return some(noted(folder).shard).split
 
 
-def test_the_manifest_of_a_shard_says_which_it_is(shards):
+def test_manifest_of_a_shard_has_its_index(shards):
     found = [noted(folder).shard for folder in shards]
     assert found == [Shard(index=i, count=2, split=split_of(shards[0])) for i in (1, 2)]
     assert len(split_of(shards[0])) == 64
@@ -60,7 +60,7 @@ def judged(path: Path) -> int:
     return main(["judge", str(path), "--golden-dir", str(ROOT / "golden")])
 
 
-def test_shards_are_joined(shards, tmp_path, capsys):
+def test_merged_shards_are_accepted(shards, tmp_path, capsys):
     out = tmp_path / "all.zip"
     assert main(["merge", str(out), *map(str, shards)]) == 0
     assert "5 records of 1 environment, from 2 sets" in capsys.readouterr().out
@@ -68,7 +68,7 @@ def test_shards_are_joined(shards, tmp_path, capsys):
     assert "Accept" in capsys.readouterr().out
 
 
-def test_a_missing_shard_is_named_and_refused(shards, tmp_path, capsys):
+def test_missing_shard_is_refused(shards, tmp_path, capsys):
     out = tmp_path / "part.zip"
     assert main(["merge", str(out), str(shards[1])]) == 1
     words = f"shard 1 of 2 is missing, and shard 2 is here (split {split_of(shards[1])[:8]})"
@@ -87,7 +87,7 @@ def test_a_missing_shard_is_named_and_refused(shards, tmp_path, capsys):
         (("--parity-shard", "1/60"), "--parity-shard 1 of 60: 5 tests can run; use at most that number of shards"),
     ],
 )
-def test_a_shard_that_cannot_be_is_wrong_usage(project, options, words):
+def test_impossible_shard_is_wrong_usage(project, options, words):
     done = gate(project, *options)
     assert done.returncode == 4
     assert words in done.stderr + done.stdout

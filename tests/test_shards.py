@@ -23,18 +23,18 @@ SET: dict[str, tuple[dict[str, str], int, int]] = {
 ONE_TASK = {"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "1"}
 
 
-def test_every_scheduler_is_tested():
+def test_schedulers_are_all_tested():
     assert list(SET) == [s.name for s in SCHEDULERS]
 
 
 @pytest.mark.parametrize("name", SET)
-def test_auto_reads_the_schedulers_variables(name):
+def test_auto_reads_the_variables_of_a_scheduler(name):
     variables, index, count = SET[name]
     assert shard_of("auto", {"PATH": "/bin", **variables}) == Shard(index=index, count=count)
 
 
 @pytest.mark.parametrize("name", SET)
-def test_a_variable_that_is_missing_or_no_number_is_an_error(name):
+def test_missing_or_wrong_variable_is_an_error(name):
     variables, *_ = SET[name]
     scheduler = next(s for s in SCHEDULERS if s.name == name)
     without = {k: v for k, v in variables.items() if k != scheduler.count}
@@ -46,29 +46,24 @@ def test_a_variable_that_is_missing_or_no_number_is_an_error(name):
         shard_of("auto", variables | {scheduler.count: "0"})
 
 
-def test_where_nobody_counts_auto_is_an_error():
+def test_auto_without_a_scheduler_is_an_error():
     with pytest.raises(
         ValueError, match=r"none of these variables is set: SLURM_ARRAY_TASK_ID .*BUILDKITE_PARALLEL_JOB .*; give i/n"
     ):
         shard_of("auto", {"PATH": "/bin"})
 
 
-def test_a_list_of_array_tasks_with_holes_is_an_error():
+def test_array_with_holes_is_an_error():
     with pytest.raises(ValueError, match="its task numbers are not 1, 3, and so on"):
         shard_of("auto", SET["a Slurm job array"][0] | {"SLURM_ARRAY_TASK_ID": "4"})
 
 
-def test_two_schedulers_that_count_are_an_error_unless_one_has_a_single_task():
+def test_two_schedulers_are_an_error():
     slurm, gitlab = SET["a Slurm job step"], SET["GitLab"]
     with pytest.raises(ValueError, match="a Slurm job step says 1 of 2 and GitLab says 1 of 5; give i/n"):
         shard_of("auto", slurm[0] | gitlab[0])
     assert shard_of("auto", ONE_TASK | gitlab[0]) == Shard(index=1, count=5)
     assert shard_of("auto", ONE_TASK) == Shard(index=1, count=1)
-
-
-@pytest.mark.parametrize(("text", "index", "count"), [("1/1", 1, 1), ("2/3", 2, 3), ("12/12", 12, 12)])
-def test_a_shard_is_given_as_i_of_n(text, index, count):
-    assert shard_of(text, SET["GitLab"][0]) == Shard(index=index, count=count)
 
 
 @pytest.mark.parametrize(
@@ -82,6 +77,6 @@ def test_a_shard_is_given_as_i_of_n(text, index, count):
         ("Auto", "not 'Auto'"),
     ],
 )
-def test_other_text_is_an_error(text, words):
+def test_shard_text_is_i_of_n(text, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         shard_of(text, {})

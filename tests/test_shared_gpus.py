@@ -35,13 +35,13 @@ def visible(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
     )
 
 
-def test_workers_take_turns_on_the_gpus():
+def test_workers_alternate_between_gpus():
     assert [device_of(f"gw{i}", 2) for i in range(5)] == [0, 1, 0, 1, 0]
     assert [device_of(f"gw{i}", 8) for i in (0, 7, 8, 11)] == [0, 7, 0, 3]
     assert device_of("", 4) == 0
 
 
-def test_a_process_holds_its_own_gpu(monkeypatch):
+def test_process_holds_its_own_gpu(monkeypatch):
     visible(monkeypatch, "b", "a")
     assert [Hardware("h100", f"cuda:{k}", (9, 0)).gpus() for k in (0, 1)] == [
         [GPU("gpu-b", 80.0)],
@@ -49,7 +49,7 @@ def test_a_process_holds_its_own_gpu(monkeypatch):
     ]
 
 
-def test_cells_of_several_ranks_take_their_gpus_in_one_order(monkeypatch):
+def test_ranks_take_gpus_in_one_order(monkeypatch):
     """With CUDA_VISIBLE_DEVICES=0,1 in one process and 1,0 in another one, each once took the GPU that the other one waited for."""
     taken = []
     for order in ("ab", "ba"):
@@ -68,7 +68,7 @@ def test_cells_of_several_ranks_take_their_gpus_in_one_order(monkeypatch):
         ("cpu", 1, None, None),
     ],
 )
-def test_one_rank_sees_the_gpu_that_its_session_holds(session, monkeypatch, device, ranks, visible, given):
+def test_single_rank_sees_the_gpu_of_its_session(session, monkeypatch, device, ranks, visible, given):
     """Four workers on four GPUs once ran their single ranks all on the first one."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
@@ -78,7 +78,7 @@ def test_one_rank_sees_the_gpu_that_its_session_holds(session, monkeypatch, devi
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["measures", "fails"])
-def test_memory_is_free_before_another_run_may_take_it(fails, tmp_path, monkeypatch):
+def test_memory_is_free_before_the_lock_is(fails, tmp_path, monkeypatch):
     """A report keeps the exception of a failed test. Its traceback once kept the tensors of the run."""
     events: list[str] = []
     tensors: list[weakref.ref[torch.Tensor]] = []
@@ -127,7 +127,7 @@ CPU, BF16 = Hardware("cpu", "cpu", None), cell("bf16", "native", "nano")
         (HERE, 4, "needs 4 GPUs, one for each rank; this machine has 2"),
     ],
 )
-def test_ranks_that_have_no_gpu_cannot_run_here(monkeypatch, here, ranks, reason):
+def test_ranks_without_a_gpu_cannot_run(monkeypatch, here, ranks, reason):
     """They are not left out as something that a check cannot measure: a host that lost a GPU was accepted without a word."""
     monkeypatch.setattr(Hardware, "gpu_count", 2)
     assert selection.cell_skip_reason(BF16.model_copy(update={"ranks": ranks}), here, None) == reason
@@ -136,5 +136,5 @@ def test_ranks_that_have_no_gpu_cannot_run_here(monkeypatch, here, ranks, reason
 @pytest.mark.parametrize(
     ("ranks", "markers"), [(1, ["cpu", "h100", "b200"]), (3, ["cpu", "h100", "b200"]), (4, ["h100", "b200"])]
 )
-def test_a_cell_of_many_ranks_is_of_no_cpu(ranks, markers):
+def test_cell_of_many_ranks_has_no_cpu_marker(ranks, markers):
     assert platforms(BF16.model_copy(update={"ranks": ranks})) == markers

@@ -14,12 +14,12 @@ __all__ = ["runs"]  # a fixture
 SHARDS = [Shard(index=i, count=3, split="a" * 64) for i in (1, 2, 3)]
 
 
-def test_all_shards_make_a_whole_set(trajectory):
+def test_all_shards_are_complete(trajectory):
     assert lost_shards([note(trajectory, [], session=str(s.index), shard=s) for s in SHARDS]) == []
     assert lost_shards([note(trajectory, [])]) == []
 
 
-def test_a_lost_shard_is_named(trajectory, runs):
+def test_missing_shard_is_named(trajectory, runs):
     notes = [note(trajectory, runs, session="1", shard=SHARDS[0]), note(trajectory, [], session="3", shard=SHARDS[2])]
     assert missing(notes, runs) == ["shard 2 of 3 is missing, and shard 1, 3 is here (split aaaaaaaa)"]
 
@@ -34,7 +34,7 @@ def test_a_lost_shard_is_named(trajectory, runs):
         (False, "skipped", True, False),  # nothing ran, which is told otherwise
     ],
 )
-def test_shards_that_checked_no_recipe_are_no_gate(
+def test_shards_without_any_recipe_are_a_problem(
     trajectory, control: bool, recipe: Outcome | None, others: bool, alone: bool
 ):
     """A shard that holds the control alone is sound if another shard checked a recipe. ``others``: that shard is there."""
@@ -66,7 +66,7 @@ GPU: dict[str, Any] = {"device": "NVIDIA H100", "capability": [9, 0], "cuda": "1
     ],
     ids=str,
 )
-def test_shards_of_another_split_or_another_machine_are_no_whole_set(trajectory, other):
+def test_shards_of_another_split_or_machine_are_incomplete(trajectory, other):
     strange = SHARDS[1].model_copy(update={k: v for k, v in other.items() if k == "split"})
     there = {**GPU, **{k: v for k, v in other.items() if k != "split"}}
     notes = [note(trajectory, [], session=str(s.index), shard=s, **GPU) for s in (SHARDS[0], SHARDS[2])]
@@ -84,7 +84,7 @@ def gate(trajectory, name: str, *indices: int, **machine: Any) -> list[Manifest]
 
 
 @pytest.mark.parametrize("changes", [{"device": "NVIDIA H200"}, {"driver": "590"}, {"cuda": "99.0"}], ids=str)
-def test_the_gate_of_another_machine_does_not_cover_a_lost_shard(trajectory, changes):
+def test_other_machine_does_not_cover_a_shard(trajectory, changes):
     whole, there = gate(trajectory, "a", 1, 2, 3, **GPU), {**GPU, **changes}
     [line] = missing([*whole, *gate(trajectory, "b", 1, 3, **there)], [])
     assert line.startswith("shard 2 of 3 is missing, and shard 1, 3 is here")
@@ -95,13 +95,13 @@ def test_the_gate_of_another_machine_does_not_cover_a_lost_shard(trajectory, cha
     ("here", "there", "lost"),
     [((1, 3), (2,), 0), ((1, 3), (2, 3), 0), ((1,), (2,), 1), ((1, 2, 3), (1, 3), 1), ((1, 2, 3), (1, 2, 3), 0)],
 )
-def test_a_ci_may_give_the_shards_cpus_of_several_models(trajectory, here, there, lost):
+def test_shards_may_run_on_several_cpus(trajectory, here, there, lost):
     """A CPU that has all shards is a gate of its own, and covers nothing of another."""
     cpus: dict[str, Any] = {"capability": None, "cuda": None, "driver": None}
     both = gate(trajectory, "a", *here, device="EPYC", **cpus) + gate(trajectory, "b", *there, device="Xeon", **cpus)
     assert len(lost_shards(both)) == lost
 
 
-def test_a_shard_on_a_node_that_lost_its_gpu_is_not_one_of_the_gate(trajectory):
+def test_shard_on_a_node_without_gpu_is_missing(trajectory):
     fell_back = gate(trajectory, "b", 2, device="EPYC", capability=None, cuda=None, driver=None)
     assert len(lost_shards([*gate(trajectory, "a", 1, 3, **GPU), *fell_back])) == 2
