@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from documents import ROOT, rows
+from fp8parity.judging import decide
 from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.workload.models import MODELS
 from fp8parity.workload.presets import presets
@@ -59,3 +60,8 @@ def test_table_of_versions_has_those_of_all_records():
     assert {tuple(v) for v in found.values()} == {tuple(row[:4]) for row in table}
     named = {row[4].strip("`"): row[:4] for row in table if row[4].startswith("`")}
     assert {name: found[name] for name in named} == named
+
+
+def test_tables_of_decisions_are_those_of_the_code():
+    page = (ROOT / "docs/report.md").read_text()
+    assert [rules for rules in (decide.STATUS, decide.CHANGED) if decide.markdown(rules) not in page] == []
