@@ -70,7 +70,7 @@ def test_one_repeat_that_differs_is_seen(session, monkeypatch, where, odd, expec
 
 
 @pytest.mark.parametrize(("value", "status"), [(0.0, "pass"), (1e-9, "fail"), (math.nan, "fail")])
-def test_a_repeat_must_agree_to_the_bit(value, status):
+def test_repeat_must_agree_to_the_bit(value, status):
     own, rules = stored()
     record = measured_in("h100-gate-sixth", "te-delayed-tiny-native", "attention")
     again = Measurement(metric="repeat difference", where="new modules", value=value)

@@ -15,7 +15,7 @@ def test_it_repeats():
     assert len(sound) == 218
 
 
-def test_a_tensor_of_zeros_has_numbers():
+def test_tensor_of_zeros_has_numbers():
     assert canary.fingerprint("x", torch.zeros(3, 4)) == (-400.0, 0.0)
     scale, direction = canary.fingerprint("x", torch.ones(4096))
     assert scale == pytest.approx(0.0)

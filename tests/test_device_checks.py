@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from fp8parity import checks
 from fp8parity.checks import Check, accumulation, large, short_run, state
 from fp8parity.numerics import emulation
 from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.operands import exact_operands, inexact_operand
 from fp8parity.numerics.scaling import delayed_scale, quantize, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
@@ -29,13 +29,6 @@ QUANTIZED = [r.name for r in RECIPES.values() if r.linear.quantized]
 
 def failing(verdict) -> set[str]:
     return {place for place, _ in verdict.lines if " @ " in place}
-
-
-def test_a_model_without_bounds_is_left_out(session):
-    assert session.skip_reason("state", cell("te-current", "emulated", "mini")) is None
-    why = session.skip_reason("state", cell("te-current", "emulated", "small"))
-    assert re.fullmatch(r"its bounds were measured on up to \d+M parameters; this model has \d+M", why)
-    assert session.skip_reason("layers", cell("te-current", "emulated", "1b")) is None
 
 
 def test_check_has_one_thread_and_restores_the_count(session, monkeypatch):
@@ -60,7 +53,7 @@ def test_operands_are_exact_unless_refused(recipe, signed):
     linear = RECIPES[recipe].linear
     exact = True
     for gemm in GEMMS:
-        ops = accumulation.operands(gemm, 512, signed=signed)
+        ops = exact_operands(gemm, 512, signed=signed)
         matrices = {
             "fprop_x": ops.x,
             "fprop_w": ops.w,
@@ -76,13 +69,7 @@ def test_operands_are_exact_unless_refused(recipe, signed):
                 scale = delayed_scale(amax, amax, emulation.FORMATS[op.format]) if op.history else None
                 noise = torch.zeros(tile(matrix, op).shape) if op.stochastic else None
                 exact &= torch.equal(quantize(matrix, op, scale=scale, noise=noise).dequantize(), matrix.float())
-    assert exact == (accumulation.inexact(RECIPES[recipe]) is None) == (not recipe.startswith("te-nvfp4"))
-
-
-def test_accumulation_leaves_out_what_it_cannot_see(session):
-    assert "fprop_x (e2m1 1x16 nvfp4)" in session.skip_reason("accumulation", cell("te-nvfp4", "emulated"))
-    assert session.skip_reason("accumulation", cell("te-block", "emulated")) is None
-    assert session.skip_reason("gemm", cell("te-nvfp4", "emulated")) is None
+    assert exact == (inexact_operand(RECIPES[recipe].linear) is None) == (not recipe.startswith("te-nvfp4"))
 
 
 def short_accumulator(bits: int, chunk: int = 32):
@@ -160,7 +147,7 @@ def test_nan_and_zero_blocks_are_not_equal_blocks(session, eager, monkeypatch):
 # State
 
 
-def test_a_race_is_found_by_repeats(session, eager, monkeypatch):
+def test_race_is_found_by_repeats(session, eager, monkeypatch):
     assert state._race(subject(session, "te-delayed")) == 0
     assert state._race(subject(session, "te-nvfp4")) == 0
     real, calls = emulation.gemm, iter(range(10_000))
@@ -192,7 +179,7 @@ def _leaky(depth: list[int]):
 
 
 @pytest.mark.parametrize(("region", "least", "most"), [(_balanced, 0, 0), (_leaky, 0.01, 1)])
-def test_a_leak_after_a_raise_is_found(region, least, most, session, eager, monkeypatch):
+def test_leak_after_a_raise_is_found(region, least, most, session, eager, monkeypatch):
     """A region that counts its depth, and quantizes at depth 1 alone, as a context manager without ``finally`` leaves it."""
     depth = [0]
     real_convert, real_operand = short_run.apply, EmulatedLinear.operand

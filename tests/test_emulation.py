@@ -78,7 +78,7 @@ def test_recompute_uses_the_first_passes_scales_and_counts_once():
         assert torch.equal(buffer, recomputed.get_buffer(name)), name
 
 
-def test_cached_weights_are_refreshed_by_the_first_microbatch_only():
+def test_first_microbatch_refreshes_cached_weights():
     layer = linear("te-current")
     x = inputs()
     with microbatch(first=True):
@@ -108,7 +108,7 @@ def test_fp32_scales_of_fine_tiles_run_in_fp32(eager):
     assert torch.equal(data, quantize(inputs(), op).dequantize())
 
 
-def test_an_exception_leaves_no_phase_behind():
+def test_exception_leaves_no_phase_behind():
     with pytest.raises(RuntimeError, match="inside"), microbatch(first=True):
         raise RuntimeError("inside")
     assert emulation._phase.first_microbatch is None

@@ -54,7 +54,7 @@ def test_layer_is_the_weighted_sum_of_mlps(routing):
         assert torch.equal(chosen.sort(1).values, logits.topk(3, 1).indices.sort(1).values)
 
 
-def test_the_fixed_routing_is_pinned():
+def test_fixed_routing_is_pinned():
     """Other draws would be another model under the same name. Every expert of a token is another one, and experts differ in their rows."""
     experts = some(presets()["tiny-moe"].model.experts)
     found = [fixed_choice(experts, block, 2048) for block in (0, 1)]
@@ -70,7 +70,7 @@ def test_the_fixed_routing_is_pinned():
 @pytest.mark.parametrize(
     ("recipe", "execution"), [("te-current", "emulated"), ("te-nvfp4", "emulated"), ("ao-mxfp8", "emulated")]
 )
-def test_the_fixed_routing_is_that_of_bf16(recipe, execution):
+def test_fixed_routing_is_that_of_bf16(recipe, execution):
     """Also after steps that moved every weight: the router has no say in it."""
     seen: dict[str, list[torch.Tensor]] = {}
     for name in ("bf16", recipe):
@@ -123,7 +123,7 @@ def test_wrong_numbers_are_one_line(wrong, message):
 
 
 @pytest.mark.parametrize("name", ["tiny-moe", "small-moe"])
-def test_a_preset_has_the_parameters_that_it_says(name):
+def test_preset_has_the_parameters_that_it_says(name):
     preset = presets()[name]
     with torch.device("meta"):
         assert sum(p.numel() for p in models.Transformer(preset.model).parameters()) == preset.model.parameters
@@ -153,7 +153,7 @@ def test_goldens_of_dense_models_are_not_stale():
     assert len(hashes) == 4
 
 
-def test_a_free_routing_in_a_graph_is_refused(monkeypatch):
+def test_free_routing_in_a_graph_is_refused(monkeypatch):
     free = layer(replace(MIXED, experts=Experts(4, routing=Routing.FREE)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)

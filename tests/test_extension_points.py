@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fp8parity.recipes import registry
+from fp8parity.recipes.adapters import emulated
+from fp8parity.registry import Registry
 from processes import run
 
 CONFTEST = '''
@@ -81,3 +83,19 @@ def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
 def test_unknown_adapter_is_one_sentence():
     with pytest.raises(ValueError, match="unknown adapter 'torcha': did you mean torchao"):
         registry.adapter("torcha")
+
+
+def test_module_of_functions_is_an_adapter():
+    assert registry.adapter("emulated") is emulated
+    for name in ("OPTIONS", "convert", "default_spec", "quantize", "fp8_attention", "reset"):
+        assert hasattr(registry.adapter("torchao"), name)
+
+
+def test_registry_suggests_names_and_is_restored():
+    known = Registry("fruit", {"apple": 1})
+    with known.restored():
+        known.update(pear=2)
+        assert known.find("pear") == 2
+    assert known == {"apple": 1}
+    with pytest.raises(ValueError, match="unknown fruit 'aple': did you mean apple"):
+        known.find("aple")

@@ -31,7 +31,7 @@ def test_another_compiler_may_fuse_casts_as_it_sees_fit():
         (FUSED[:1], "1 kernel next to the GEMM, golden 2: a cast is lost, or fused with another"),
     ],
 )
-def test_the_same_compiler_fuses_casts_alike(kernels, words):
+def test_same_compiler_fuses_casts_alike(kernels, words):
     fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
     other = changed(fused, "up fprop training", kernels=[*kernels, "nvjet_sm90_qqtst"])
     verdict = judged(other, pooling.updated(None, [fused]))

@@ -55,7 +55,7 @@ def test_state_is_made_by_the_first_process(tmp_path):
     assert len(made) == 2
 
 
-def test_a_trained_state_depends_on_model_and_corpus_only(session, tmp_path, monkeypatch):
+def test_trained_state_depends_on_model_and_corpus_only(session, tmp_path, monkeypatch):
     calls = []
 
     def trained(config, corpus, device):

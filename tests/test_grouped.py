@@ -98,7 +98,7 @@ def test_rows_of_zeros_change_nothing(recipe, eager):
 
 @pytest.mark.parametrize("execution", ["emulated", "core"])
 @pytest.mark.parametrize("recipe", ["te-current", "ao-tensorwise", "ao-rowwise-gw-hp", "ao-mxfp8"])
-def test_the_inventory_names_every_expert(recipe, execution, eager):
+def test_inventory_names_every_expert(recipe, execution, eager):
     converted = apply(models.build(MIXED, 0), RECIPES[recipe], Execution(execution), tokens=64)
     names = {m.fqn for m in converted.inventory}
     assert len(names) == len(converted.inventory) == 2 * (4 + 3 * 4)
@@ -109,7 +109,7 @@ def test_the_inventory_names_every_expert(recipe, execution, eager):
     assert all(p.grad is not None for p in converted.model.parameters())
 
 
-def test_an_adapter_that_forgets_an_expert_is_refused(monkeypatch):
+def test_adapter_that_forgets_an_expert_is_refused(monkeypatch):
     from fp8parity.recipes.adapters import emulated
 
     real = emulated.replace

@@ -5,7 +5,6 @@ What is sound is judged around its own numbers, as with recorded ones. So a test
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -151,26 +150,6 @@ def test_every_parameter_has_a_number(measure, session):
         assert names == {n for n, _ in gradients.models.build(model, 0).named_parameters()}
         assert {"embedding.weight", "norm.weight", "lm_head.weight", "layers.0.attention_norm.weight"} <= names
         assert ("layers.0.attention.q_proj.bias" in names) == model.bias
-
-
-def power_of(*batches: tuple[list[float], list[float]]) -> layers.Power:
-    pairs = sum(layers.powers_of(torch.tensor(reference), torch.tensor(got)) for reference, got in batches)
-    assert isinstance(pairs, torch.Tensor)
-    return layers.Power(*pairs.tolist())
-
-
-@pytest.mark.parametrize(
-    ("reference", "got", "value"),
-    [
-        (1.0, 1.0, math.inf),
-        (0.0, 0.0, math.inf),
-        (0.0, 1.0, -math.inf),
-        (1.0, math.nan, math.nan),
-        (1.0, -1.0, -20 * math.log10(2)),
-    ],
-)
-def test_the_power_of_special_values(reference, got, value):
-    assert power_of(([reference], [got])).sqnr == pytest.approx(value, nan_ok=True)
 
 
 def test_gradient_missing_on_one_side_is_an_error(session, eager, monkeypatch):

@@ -122,12 +122,12 @@ def test_faults_of_compilation_are_found(judged, compile_blocks, of, red):
     assert judged(compile_blocks, cell=of) == red
 
 
-def test_a_scale_that_was_compiled_in_is_found(judged):
+def test_scale_that_was_compiled_in_is_found(judged):
     red = judged(scales_compiled_in, cell=cell("te-delayed", "emulated", "nano"))
     assert {"compiled graphs", "compiled difference"} <= red
 
 
-def test_a_step_without_a_graph_is_an_error(judged):
+def test_step_without_a_graph_is_an_error(judged):
     with pytest.raises(ValueError, match="^graphed steps captured no graph: there is nothing to compare$"):
         judged(uncompiled, "no capture")
 
@@ -138,7 +138,7 @@ def test_values_captured_by_a_graph_are_found(judged, change):
     assert judged(uncompiled, change) == {"compiled graphs"} | replayed
 
 
-def test_a_fused_layer_is_graphed_alone(session):
+def test_fused_layer_is_graphed_alone(session):
     spec = replace(session.spec(CELL), execution=Execution.FUSED)
     with pytest.MonkeyPatch.context() as patch:
         steps_of = {"eager": [0] * 7, "graphed": [0, 0, 0, 0, 0, 1, 0]}

@@ -59,14 +59,14 @@ FAULTS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
-def test_a_sound_recipe_passes(name, judged):
+def test_sound_recipe_passes(name, judged):
     found = judged(name, SEEDS)
     assert found.status == "pass", found.message()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "fault"), FAULTS.values(), ids=FAULTS)
-def test_a_fault_is_red(name, fault, monkeypatch, judged):
+def test_fault_is_red(name, fault, monkeypatch, judged):
     """BF16 has none of the modules that the faults change."""
     fault(monkeypatch)
     found = judged(name, SEEDS[:1])

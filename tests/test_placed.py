@@ -34,14 +34,14 @@ def ruled(*rules: Rule) -> Recipe:
         (Rule(blocks=(1, 2), names=("attention",)), {0, 3}),
     ],
 )
-def test_a_rule_leaves_its_blocks_in_bf16(rule, left):
+def test_rule_leaves_its_blocks_in_bf16(rule, left):
     found = ruled(rule).placements(LINEARS)
     assert {block_of(fqn) for fqn in found} == left
     assert len(found) == 4 * len(left)
     assert set(found.values()) == {BASE.own}
 
 
-def test_a_rule_about_one_gemm_leaves_the_others():
+def test_rule_about_one_gemm_leaves_the_others():
     found = ruled(Rule(blocks=(0,), gemms=("wgrad",))).placements(LINEARS)
     assert len(found) == 16
     first, second = found[LINEARS[0]].linear, found[LINEARS[4]].linear
@@ -50,7 +50,7 @@ def test_a_rule_about_one_gemm_leaves_the_others():
     assert second == BASE.linear
 
 
-def test_a_rule_may_name_another_spec_and_its_options():
+def test_rule_may_name_another_spec_and_its_options():
     other = replace(
         PLAIN, fprop_x=Operand("e4m3", (1, 32), "e8m0-rceil"), fprop_w=Operand("e4m3", (1, 32), "e8m0-rceil")
     )
@@ -88,7 +88,7 @@ def test_two_rules_about_different_gemms_of_one_place():
     assert {name for name, op in found[LINEARS[0]].linear if op.quantized} == {"fprop_x", "fprop_w"}
 
 
-def test_a_rule_needs_a_place_and_known_gemms():
+def test_rule_needs_a_place_and_known_gemms():
     with pytest.raises(ValueError, match="a rule needs a place"):
         Rule()
     with pytest.raises(ValueError, match="unknown GEMM 'wgard': did you mean wgrad"):
@@ -97,7 +97,7 @@ def test_a_rule_needs_a_place_and_known_gemms():
 
 @pytest.mark.parametrize("execution", ["emulated", "core"])
 @pytest.mark.parametrize("recipe", VARIANTS, ids=lambda r: r.name)
-def test_the_inventory_of_a_variant_is_its_placement(recipe, execution):
+def test_inventory_of_a_variant_is_its_placement(recipe, execution):
     places = placed(tiny(), recipe)
     converted = apply(tiny(), recipe, execution, tokens=512)
     assert {m.fqn for m in converted.inventory} == set(places)

@@ -47,7 +47,7 @@ def test_sound_recipes_pass(judged, recipe):
     assert found.status == "pass", found.message()
 
 
-TIED = "wgrad of lm_head is not looked at: its weight is tied"
+TIED = "wgrad of lm_head is not examined: its weight is tied"
 
 
 @pytest.mark.parametrize(

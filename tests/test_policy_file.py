@@ -133,6 +133,7 @@ def test_row_of_several_numbers_is_as_several_rows(tmp_path):
     assert (first.metric, first.where, first.low, first.high, first.always) == (("b",), (), 0, 1, False)
     assert (second.metric, second.where, second.low, second.high, second.always) == (("b",), ("x", "y"), 2, 3, True)
     assert first.why == second.why == "long enough" and first.check == second.check == ("a",)
+    assert first.written == second.written == 1
 
 
 def test_with_seeds_replaces_the_stages(tmp_path):

@@ -97,7 +97,7 @@ def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_pat
         planted("hang", limit=limit, patience=100)
 
 
-def test_a_run_that_measured_nothing_is_no_result(planted):
+def test_run_that_measured_nothing_is_no_result(planted):
     with pytest.raises(ValueError, match="2 ranks ended without an error and measured nothing"):
         planted("nothing", task="rank_faults:nothing", program=launch.WORKER)
 
@@ -150,7 +150,7 @@ def rank(number: int, state: str, **more: object) -> RankReport:
         ),
     ],
 )
-def test_the_first_cause_is_named_from_the_reports(reports, words):
+def test_first_cause_is_named_from_the_reports(reports, words):
     assert report.sentence(reports, 3, "out of memory\n") == words
 
 
@@ -172,7 +172,7 @@ def torchrun(*deaths: int) -> str:
         ((-15, -15), "rank 0 was killed by SIGTERM; rank 1 was killed by SIGTERM"),  # somebody else ended both
     ],
 )
-def test_a_rank_that_torchrun_ended_is_not_the_cause(deaths, words):
+def test_rank_that_torchrun_ended_is_not_the_cause(deaths, words):
     """torchrun may end the others before they notice that they lost a rank."""
     reports = [rank(k, "running") for k in range(len(deaths))]
     assert report.sentence(reports, len(deaths), torchrun(*deaths)) == words

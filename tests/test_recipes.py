@@ -1,5 +1,6 @@
 """The catalogue against the installed packages, conversion and its refusals."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -47,7 +48,7 @@ def test_filters_by_name():
     assert names == {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
 
 
-def test_a_recipe_that_converts_nothing_is_an_error():
+def test_recipe_that_converts_nothing_is_an_error():
     with pytest.raises(ValueError, match="ao-tensorwise converted no module"):
         apply(tiny(), replace(RECIPES["ao-tensorwise"], filters=("",)), Execution.EMULATED, tokens=512)
 
@@ -60,7 +61,7 @@ def test_another_recipe_than_asked_is_an_error():
         apply(tiny(), replace(RECIPES["ao-mxfp8"], vendor="mxfp8_floor"), Execution.EMULATED, tokens=512)
 
 
-def test_an_adapter_that_skips_modules_is_an_error(monkeypatch):
+def test_adapter_that_skips_modules_is_an_error(monkeypatch):
     real = torchao.convert_to_float8_training
 
     def lazy(model, *, config, module_filter_fn):
@@ -90,18 +91,18 @@ def test_dimensions(recipe, features, tokens, message):
         apply(model, RECIPES[recipe], Execution.EMULATED, tokens=tokens)
 
 
-def test_automodel_options():
-    config = torchao.config_for(
-        replace(RECIPES["ao-tensorwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True
-    )
-    assert config.enable_fsdp_float8_all_gather
-    assert config.emulate
-    with pytest.raises(ValueError, match="works with the tensorwise recipe only"):
-        torchao.config_for(
-            replace(RECIPES["ao-rowwise"], options=(("enable_fsdp_float8_all_gather", True),)), emulate=True
-        )
-    with pytest.raises(ValueError, match="unknown torchao option 'fsdp_all_gather'"):
-        torchao.config_for(replace(RECIPES["ao-tensorwise"], options=(("fsdp_all_gather", True),)), emulate=True)
+@pytest.mark.parametrize(
+    ("recipe", "option", "message"),
+    [
+        ("ao-tensorwise", "enable_fsdp_float8_all_gather", ""),
+        ("ao-rowwise", "enable_fsdp_float8_all_gather", "works with the tensorwise recipe only"),
+        ("ao-tensorwise", "fsdp_all_gather", "unknown torchao option 'fsdp_all_gather'"),
+    ],
+)
+def test_torchao_options_are_set_or_refused(recipe, option, message):
+    chosen = replace(RECIPES[recipe], options=((option, True),))
+    with pytest.raises(ValueError, match=message) if message else nullcontext():
+        assert getattr(torchao.config_for(chosen, emulate=True), option)
 
 
 def test_unknown_names_suggest_similar_ones():
@@ -123,17 +124,39 @@ def test_pattern_matches_recipes_without_variants():
         names("te-dellayed*", among=["te-current"])
 
 
-def test_markers_of_cells():
-    assert platforms(cell("te-current", "native", "tiny")) == ["h100", "b200"]
-    assert platforms(cell("te-current", "emulated", "tiny")) == ["cpu"]
-    assert platforms(cell("te-mxfp8", "emulated", "tiny")) == ["cpu", "h100"]
-    assert platforms(cell("te-block", "native", "tiny")) == ["h100"]
-    assert platforms(cell("bf16", "native", "tiny")) == ["cpu", "h100", "b200"]
+@pytest.mark.parametrize(
+    ("recipe", "execution", "markers"),
+    [
+        ("te-current", "native", ["h100", "b200"]),
+        ("te-current", "emulated", ["cpu"]),
+        ("te-mxfp8", "emulated", ["cpu", "h100"]),
+        ("te-block", "native", ["h100"]),
+        ("bf16", "native", ["cpu", "h100", "b200"]),
+    ],
+)
+def test_markers_are_the_platforms_of_a_cell(recipe, execution, markers):
+    assert platforms(cell(recipe, execution, "tiny")) == markers
+
+
+@pytest.mark.parametrize(
+    ("recipe", "execution", "capability", "why"),
+    [
+        ("te-current", "native", None, "needs a GPU of sm_90; this machine has none"),
+        ("te-mxfp8", "native", (9, 0), "needs sm_100 and below sm_120; this GPU is sm_90"),
+        ("te-block", "native", (10, 0), "needs sm_90 and below sm_100; this GPU is sm_100"),
+        ("te-current", "native", (9, 0), "needs the package transformer_engine, which is not installed"),
+        ("ao-tensorwise", "fused", (9, 0), "torchao has no fused layer"),
+        ("te-mxfp8-head", "native", (10, 0), "has no native kernels"),
+        ("ao-tensorwise", "native", (9, 0), None),
+        ("bf16", "native", None, None),
+    ],
+)
+def test_skip_reason_names_what_is_missing(recipe, execution, capability, why):
+    assert skip_reason(RECIPES[recipe], Execution(execution), capability) == why
 
 
 def test_each_recipe_runs_once_a_machine(monkeypatch):
-    """--execution auto: for any machine, every recipe has exactly one execution that is not skipped, and its fused form beside
-    native kernels."""
+    """--execution auto: one execution of every recipe is not skipped, and its fused form in addition to native kernels."""
     monkeypatch.setattr(registry, "installed", lambda package: True)
     monkeypatch.setattr("importlib.metadata.version", lambda package: "99")
     for hardware in (Hardware("cpu", "cpu", None), Hardware("h100", "cuda", (9, 0)), Hardware("b200", "cuda", (10, 0))):
@@ -157,7 +180,7 @@ def test_ids_do_not_depend_on_the_machine():
     ("version", "why"),
     [("0.17.0", "needs torchao 0.18 or later; 0.17.0 is installed"), ("0.18.0", None), ("1.2", None)],
 )
-def test_a_package_that_is_too_old_for_a_recipe_is_a_reason(monkeypatch, version, why):
+def test_package_too_old_for_a_recipe_is_a_reason(monkeypatch, version, why):
     """torchao 0.17.0 has no MXFP8Linear: the cell says so instead of failing on an import."""
     monkeypatch.setattr("importlib.metadata.version", lambda name: version)
     assert skip_reason(recipes.get("ao-mxfp8"), Execution.EMULATED, None) == why

@@ -66,7 +66,7 @@ def test_untile_inverts_tile(extent, rows, columns):
     assert torch.equal(untile(tile(x, op), op, x.shape), x)
 
 
-def test_a_tile_is_scaled_by_its_own_amax():
+def test_tile_is_scaled_by_its_own_amax():
     x = torch.ones(2, 64)
     x[1, 32:] = 100
     q = quantize(x, Operand("e4m3", (1, 32), "e8m0-rceil"))
@@ -137,7 +137,12 @@ def test_sqnrs_are_those_of_each_pair_in_one_copy(monkeypatch):
     assert [sqnr(*pair) for pair in pairs] == pytest.approx(sqnrs(pairs), nan_ok=True)
     copies: list[torch.Size] = []
     real = torch.Tensor.tolist
-    monkeypatch.setattr(torch.Tensor, "tolist", lambda tensor: copies.append(tensor.shape) or real(tensor))
+
+    def copied(tensor: torch.Tensor) -> object:
+        copies.append(tensor.shape)
+        return real(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "tolist", copied)
     monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: pytest.fail("a number was read by itself"))
     assert sqnrs(iter(pairs)) == pytest.approx([INF, 20.0, 0.0, NAN, -20 * math.log10(2)], nan_ok=True, rel=1e-6)
     assert copies == [(5, 2)] and sqnrs([]) == []

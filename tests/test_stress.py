@@ -42,7 +42,7 @@ def test_delayed_scaling_clips_the_jump_alone(jump):
     assert all(20 <= found[place] <= 34 for place in QUIET)
 
 
-def test_a_stale_scale_is_seen_in_the_jump(jump, monkeypatch):
+def test_stale_scale_is_seen_in_the_jump(jump, monkeypatch):
     """Current scaling that keeps the first scale of each operand. The model has 7 linears, and a linear has 3 operands."""
     kept: dict[object, torch.Tensor] = {}
     real = SCALE_RULES["te-fp32"]

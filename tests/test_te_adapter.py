@@ -67,7 +67,7 @@ def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
     assert set(entered) == {"Float8CurrentScaling"}
 
 
-def test_a_stale_te_cache_is_found(session, stand_in):
+def test_stale_te_cache_is_found(session, stand_in):
     one = subject(session, "te-current", "native")
     sound = short_run.ShortRun(one).followed(cache=True)
     stand_in.refreshes = False

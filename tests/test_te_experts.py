@@ -109,7 +109,7 @@ def test_weights_of_experts_follow_their_masters(te, session: Session):
     assert not torch.equal(held.detach().as_subclass(Tensor), before)
 
 
-def test_a_rule_about_one_expert_is_refused(te):
+def test_rule_about_one_expert_is_refused(te):
     with pytest.raises(
         ValueError,
         match="one grouped GEMM computes all experts of layers.0.mlp.up_proj, and a rule is about some of them",

@@ -77,7 +77,7 @@ def test_backward_override_is_set_and_read_back(te, recipe, left):
         ((), r"differs from the catalogue \(.*check for NVTE_ environment variables"),
     ],
 )
-def test_an_option_that_does_something_else_is_refused(te, options, message):
+def test_option_that_does_something_else_is_refused(te, options, message):
     with pytest.raises(ValueError, match=message):
         converted("te-current-backward-dequantized", options=options)
 
@@ -103,7 +103,7 @@ def test_rule_decides_where_te_weights_are_quantized(te):
     }
 
 
-def test_a_fused_layer_keeps_no_quantized_weights(te):
+def test_fused_layer_keeps_no_quantized_weights(te):
     with pytest.raises(
         ValueError, match="te-current fused: quantized_weights is not supported in a fused layer; use native execution"
     ):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from fp8parity.distributed import tensor_parallel, train
@@ -35,7 +33,7 @@ def test_one_rank_is_the_whole_model(spec):
     assert found["first gradient norm"] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_loss_that_is_not_finite_names_its_rank(spec, monkeypatch):
+def test_loss_that_is_not_finite_names_its_rank(spec, monkeypatch):
     def nan_later(model):
         real, calls = model.forward, iter(range(100))
         model.forward = lambda ids: real(ids) * (float("nan") if next(calls) == 2 * train.SHARE else 1.0)
@@ -45,7 +43,7 @@ def test_a_loss_that_is_not_finite_names_its_rank(spec, monkeypatch):
         tensor_parallel.measure(spec)
 
 
-def test_a_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
+def test_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
     planted(monkeypatch, lambda model: model.lm_head.weight.register_hook(lambda grad: grad * float("nan")))
     with pytest.raises(
         ValueError, match=r"^step 0 is not finite, and the loss of every rank is: gradient of lm_head.weight \(1 of "
@@ -53,24 +51,11 @@ def test_a_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
         tensor_parallel.measure(spec)
 
 
-def test_a_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch):
+def test_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch):
     real = MasterWeightOptimizer.gather
     monkeypatch.setattr(MasterWeightOptimizer, "gather", lambda self, factor: real(self, float("nan")))
     with pytest.raises(ValueError, match="^the run on one rank is not finite at step 0: gradient of "):
         tensor_parallel.measure(spec)
-
-
-@pytest.mark.parametrize(
-    ("model", "ranks", "refused"),
-    [
-        ("tiny", 1, None),
-        ("tiny", 4, "4 ranks cannot share the key heads of tiny (2); choose another --model"),
-        ("small", 4, None),
-    ],
-)
-def test_ranks_that_cannot_share_heads_do_not_apply(session, model, ranks, refused):
-    one = session.spec(cell("bf16", "native", model))
-    assert tensor_parallel.CHECK.not_applicable(replace(one, ranks=ranks)) == refused
 
 
 NAME = "amax_reduction_group"

@@ -70,7 +70,7 @@ class ByQuantize(nn.Module):
         return torch._grouped_mm(x, self.weight.transpose(-2, -1), offs=groups().ends)
 
 
-def test_the_bits_are_those_of_quantize():
+def test_bits_are_those_of_quantize():
     module = converted()
     assert type(module) is GroupedLinears
     y, dx, *dw = one_pass(module, module.weights)

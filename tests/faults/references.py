@@ -158,7 +158,7 @@ GOLDENS = (
         "golden with a tail of -5",
         _golden(_scheduled("tail", -5)),
         2,
-        "micro-topics.json: schedule: tail is -5; it is a whole number",
+        "micro-topics.json: schedule: tail is -5; it is an integer",
     ),
     fault("golden with an empty tail", _golden(_scheduled("tail", 0)), 2, "schedule: tail is 0"),
     fault(
@@ -177,7 +177,7 @@ GOLDENS = (
         "golden of another model",
         _golden(lambda g: g.model_copy(update={"model": "mini"})),
         2,
-        "is of mini on topics; rename it",
+        "it holds mini on topics; rename it",
     ),
     fault(
         "golden whose seeds are one seed",
@@ -187,7 +187,7 @@ GOLDENS = (
             )
         ),
         2,
-        "seeds: two of them start from the initial weights",
+        "initial weights: ",
     ),
     fault(
         "golden with a spread of NaN",
@@ -214,7 +214,7 @@ GOLDENS = (
         "golden under another model's name",
         _golden_file(lambda p: p.rename(p.with_name("mini-topics.json"))),
         2,
-        "mini-topics.json: is of micro on topics; rename it",
+        "mini-topics.json: it holds micro on topics; rename it",
     ),
     fault("measured number that appears twice", _numbers(lambda t: t + t.splitlines()[-1] + "\n"), 2, "appears twice"),
     fault(
