@@ -63,7 +63,9 @@ def noisy(steps: int = STEPS, seed: int = 0) -> list[float]:
     return np.random.default_rng(seed).uniform(2.0, 3.0, steps).tolist()
 
 
-def near(gap: float | Sequence[float] = 0.0, steps: int = STEPS, seed: int = 0, noise: int = 1) -> list[float]:
+def near(
+    gap: float | Sequence[float] | np.ndarray = 0.0, steps: int = STEPS, seed: int = 0, noise: int = 1
+) -> list[float]:
     """The losses of ``noisy`` with noise of 0.01% and a gap."""
     own = np.random.default_rng(noise).normal(0, 1e-4, steps)
     return (np.asarray(noisy(steps, seed)) * (1 + own) * (1 + np.asarray(gap))).tolist()

@@ -106,7 +106,7 @@ def test_the_table_puts_the_largest_share_first():
     assert max(map(len, lines[1:])) <= 80
 
 
-def test_the_page_shows_every_share_as_a_plot_and_in_a_table():
+def test_the_page_has_a_plot_and_a_table_of_shares():
     values = [Measurement(metric=f"{state} share", where=w, value=v) for state, w, v in SHARES]
     text = html(report.document("te-current", "tiny", {"block": values}))
     page = Page(text)
@@ -122,7 +122,7 @@ def test_the_page_shows_every_share_as_a_plot_and_in_a_table():
     )
 
 
-def test_names_that_hold_markup_stay_text_and_only_the_page_s_own_scripts_run():
+def test_hostile_names_stay_text_on_the_page():
     """plotly reads tags in labels, too."""
     name = "<img src=x onerror=alert(1)></script><script>alert(2)</script>"
     text = html(report.document(name, name, {"block": [Measurement(metric="initial share", where=name, value=0.5)]}))

@@ -62,7 +62,7 @@ def run(capsys) -> Callable[..., tuple[int, str, str]]:
     return call
 
 
-def test_a_block_is_timed_and_its_speed_shown_with_clock_and_power_limit(runner, run):
+def test_block_shows_speed_clock_and_power_cap(runner, run):
     code, out, _ = run("block", "llama3-8b", "--recipe", "te-current", "--execution", "fused", "--sequence", "8192")
     assert code == 0 and runner.asked == [(("lm_head",), "fused", 8192, 1, "")]
     assert out.startswith("te-current-base-native compiled: 1.200x [")
@@ -74,18 +74,13 @@ def test_a_filter_is_part_of_the_recipe_and_of_the_variant(runner, run):
     assert runner.asked == [(("lm_head", "k_proj", "v_proj"), "native", 4096, 1, "without k_proj v_proj")]
 
 
-def test_the_rest_before_each_turn_is_asked_of_the_runner(runner, run):
-    run("block", "llama3-8b", "--recipe", "te-current", "--rest", "1.5")
-    assert runner.asked == [(("lm_head",), "native", 4096, 1, "", 1.5)]
-
-
 @pytest.mark.parametrize("rest", ["-1", "nan", "61"])
 def test_an_impossible_rest_is_refused(runner, run, rest):
     code, _, error = run("block", "llama3-8b", "--recipe", "te-current", "--rest", rest)
     assert code == 2 and runner.asked == [] and f"--rest {rest}: give 0 to 60 seconds" in error
 
 
-def test_a_model_that_the_suite_times_is_split_as_a_step_and_others_as_a_block(runner, run):
+def test_split_takes_the_step_of_a_timed_model(runner, run):
     run("split", "1b", "--recipe", "te-current")
     run("split", "1b", "--recipe", "te-current", "--block")
     run("split", "llama3-8b", "--recipe", "te-current")
@@ -93,7 +88,7 @@ def test_a_model_that_the_suite_times_is_split_as_a_step_and_others_as_a_block(r
 
 
 @pytest.mark.parametrize("option", ["--sequence", "--micro-batch"])
-def test_the_batch_of_a_block_is_refused_for_the_step_that_the_suite_times(runner, run, option):
+def test_split_of_a_step_refuses_a_batch(runner, run, option):
     """The suite sets the batch of a whole step, so the option would be ignored."""
     code, out, err = run("split", "1b", "--recipe", "te-current", option, "16")
     assert (code, out, runner.asked) == (2, "", [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -11,13 +10,11 @@ import numpy as np
 import pytest
 from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.cli import main
-from fp8parity.cli.calibrate import _cells, _quantizing, changed, table
+from fp8parity.cli.calibrate import table
 from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band
-from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from fp8parity.workload.presets import presets
 
 
 @pytest.fixture
@@ -112,18 +109,6 @@ def test_what_a_model_has_learnt_is_unknown_without_entropies(run: Make):
     assert learnt(run(unigram=3.0, bigram=3.0), 3.0) is None
 
 
-def test_changes_of_schedule_and_dimensions():
-    base = presets()["micro"]
-    found = changed(base, "steps=320,lr=1e-3,init_std=0.07")
-    assert found.schedule == dataclasses.replace(base.schedule, steps=320, lr=1e-3)
-    assert found.model == dataclasses.replace(base.model, init_std=0.07)
-    assert changed(base, "") == base
-    with pytest.raises(ValueError, match="unknown key 'stepz': did you mean steps"):
-        changed(base, "stepz=3")
-    with pytest.raises(ValueError, match="steps needs a value of type int, got '1.5'"):
-        changed(base, "steps=1.5")
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
@@ -170,26 +155,3 @@ def test_the_canary_moves_in_units_of_its_bands(trajectory: Make):
         match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold",
     ):
         canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))
-
-
-def test_a_variant_of_a_recipe_is_trained_only_by_name():
-    """As in the gate: otherwise a calibration would train each variant beside its base, which has the same arithmetic in most linears."""
-    control = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus="topics")
-    for globs, wanted in (([], False), (["te-cur*"], True), (["te-current-ends-bf16"], True), (["te-current"], False)):
-        names = {c.recipe for c in _cells(control, globs, None)}
-        assert ("te-current-ends-bf16" in names) is wanted
-        assert ("te-current" in names) is (globs != ["te-current-ends-bf16"])
-
-
-def test_a_recipe_that_quantizes_nothing_of_a_model_is_left_out_with_a_line(capsys):
-    control = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus="topics")
-    cells = _cells(control, ["te-cur*"], None)
-    kept = {c.recipe for c in _quantizing(cells, presets()["micro"])}
-    ends = {"te-current-ends-bf16", "te-current-ends-bf16-fp8-weights"}
-    assert {c.recipe for c in cells} - kept == ends
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [
-        f"{name} is left out: its rules leave nothing of micro to quantize: blocks 0, -1 in BF16"
-        for name in sorted(ends)
-    ]
-    assert _quantizing(cells, presets()["tiny"]) == cells

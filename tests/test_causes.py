@@ -139,42 +139,6 @@ class TestOneGemm:
         assert _without(0.0, 28.5) == pytest.approx(28.5)
 
 
-class TestUnclear:
-    """Numbers that are wrong without a proof of the cause."""
-
-    def test_one_gain_alone(self):
-        made = record("gemm", "te-block", Execution.EMULATED, XEON)
-        found = verdict(changed(made, {"fprop gain @ gaussian": 0.01}))
-        assert (found.status, causes(found)) == ("fail", [])
-
-    def test_one_row_in_one_family(self):
-        made = record("gemm", "te-block", Execution.EMULATED, XEON)
-        found = verdict(changed(made, {"fprop worst row sqnr @ heavy-tailed": 15.0}))
-        assert (found.status, causes(found)) == ("fail", [])
-
-    def test_what_is_not_finite(self):
-        made = record("gemm", "te-block", Execution.EMULATED, XEON)
-        found = verdict(changed(made, {"fprop gain": float("nan"), "fprop sqnr": float("nan")}))
-        assert (found.status, causes(found)) == ("fail", [])
-
-    def test_a_recipe_that_nobody_measured(self):
-        """Its gain is wrong, but nothing says what its noise should be."""
-        made = record("gemm", "te-block", Execution.EMULATED, XEON)
-        found = verdict(changed(made, {"fprop gain": float("inf")}, recipe="my-recipe"))
-        assert (found.status, causes(found)) == ("fail", [])
-
-
-def test_one_place_above_its_limits_is_not_said_to_be_unquantized():
-    """At small, one linear of 17 blocks had BF16's SQNR under a rule that was too narrow. All others were quantized."""
-    [made] = [
-        r
-        for r in H200
-        if (r.cell.recipe, r.cell.model, r.check) == ("te-block", "small", "layers") and r.cell.execution == "native"
-    ]
-    raised = [replace(m, value=52.0) if m.place == "fprop layer sqnr @ 14.attention.o_proj" else m for m in made.values]
-    assert causes(verdict(made.model_copy(update={"values": raised}))) == []
-
-
 def gained(factors: list[float]) -> Measurements:
     """te-block's GEMMs with the fprop results of each operand family multiplied by a factor; the noise beside the gain stays."""
     made = record("gemm", "te-block")

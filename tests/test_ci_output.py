@@ -36,7 +36,7 @@ def test_the_table_has_the_order_of_the_catalogue(gate):
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
-def test_junit_has_flat_properties_and_the_gate_still_hears_all(gate, tmp_path, workers):
+def test_junit_has_flat_properties(gate, tmp_path, workers):
     done = gate("--junitxml", "out.xml", *workers, te_current="fail")
     assert done.returncode == 1, done.stdout
     assert "Refuse: te-current emulated on tiny fails (gap +0.81% [+0.66%, +0.97%], margin 0.50%)." in done.stdout
@@ -107,10 +107,6 @@ def test_a_malformed_entry_is_wrong_usage(gate):
     done = gate(known=KNOWN.replace("link", "lnk"))
     assert done.returncode == 4
     assert "known_failures.toml:2: [[known]] key link: Field required" in done.stderr
-
-
-def test_an_entry_about_cells_that_did_not_run_here_says_nothing(gate):
-    assert gate(known=KNOWN.replace("model =", 'execution = "native"\nmodel =')).returncode == 0
 
 
 def test_a_crash_is_in_the_table_too(gate):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from fp8parity.cli import main
 from fp8parity.judging.verdict import Gap, LossDetail, NumericsDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
@@ -26,31 +27,34 @@ def test_workflow_commands_are_escaped():
     assert ci.error_line(("a: b, c%", "1%\r\n2: 3, 4")) == "::error title=a%3A b%2C c%25::1%25%0D%0A2: 3, 4"
 
 
-def test_an_odd_first_step_is_a_property():
-    odd = verdict(detail=LossDetail(margin=0.005, seeds=[0], odd_start="gradient norm 0.96x BF16's"))
-    assert dict(ci.properties([odd]))["first step"] == "gradient norm 0.96x BF16's"
-    assert "first step" not in dict(ci.properties([verdict()]))
+GAP = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")
+
+
+@pytest.mark.parametrize(
+    ("detail", "name", "value"),
+    [
+        (
+            LossDetail(margin=0.005, seeds=[0], odd_start="gradient norm 0.96x BF16's"),
+            "first step",
+            "gradient norm 0.96x BF16's",
+        ),
+        (LossDetail(margin=0.005, seeds=[0], gap=GAP), "low", "-inf"),
+        (NumericsDetail(snr=28.5), "snr", "28.5"),
+        (
+            NumericsDetail(unmeasured=["no numbers of A", "no numbers of B"]),
+            "rules only",
+            "no numbers of A; no numbers of B",
+        ),
+    ],
+)
+def test_a_detail_is_a_property(detail, name, value):
+    assert dict(ci.properties([verdict(detail=detail)]))[name] == value
+    assert name not in dict(ci.properties([verdict()]))
 
 
 def test_properties_of_several_corpora_are_told_apart():
     found = dict(ci.properties([verdict(), verdict("pass", corpus="text:x")]))
     assert (found["topics.status"], found["text:x.status"]) == ("fail", "pass")
-
-
-def test_an_infinite_interval_is_a_property():
-    gap = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")
-    assert dict(ci.properties([verdict(detail=LossDetail(margin=0.005, seeds=[0], gap=gap))]))["low"] == "-inf"
-
-
-def test_the_lowest_snr_is_a_property():
-    assert dict(ci.properties([verdict(detail=NumericsDetail(snr=28.5))]))["snr"] == "28.5"
-    assert "snr" not in dict(ci.properties([verdict(detail=NumericsDetail())]))
-
-
-def test_what_was_judged_by_rules_alone_is_a_property():
-    bare = verdict("pass", detail=NumericsDetail(unmeasured=["no numbers of A", "no numbers of B"]))
-    assert dict(ci.properties([bare]))["rules only"] == "no numbers of A; no numbers of B"
-    assert "rules only" not in dict(ci.properties([verdict()]))
 
 
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):

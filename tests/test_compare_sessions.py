@@ -58,11 +58,6 @@ def test_a_session_with_two_bf16_results_is_refused_also_if_one_is_anothers(runs
         merged(bf16("a", new), bf16("b", new), bf16("b", runs("2.13.0", control=0.02)))
 
 
-def test_equal_bf16_of_several_sessions_is_kept_once(runs):
-    new = runs("2.13.0")
-    assert len(merged(of("a", new), of("b", new, "te-block"), bf16("c", new))) == 9
-
-
 def test_recipes_of_two_sessions_are_compared_with_their_own(runs):
     """Session b is 2% off as a whole, so te-block did not move against its BF16."""
     old = merged(of("o", runs()), of("o", runs(), "te-block"))
@@ -82,11 +77,3 @@ def test_the_bf16_of_every_session_is_compared(runs, order, control, effect, cod
     assert (made.effect, found.code) == (effect, code)
     assert [c.what for c in found.changes if c.cell.is_control] == ["loss"]
     assert (made.notes == ["BF16 of session 2.12.0 EPYC in OLD and of session b in NEW"]) == (control != 0)
-
-
-@pytest.mark.parametrize("order", [1, -1])
-def test_sessions_of_old_that_disagree_are_told_in_any_order(runs, order):
-    sessions = [of("a", runs()), bf16("b", runs(control=-0.02))]
-    made = change(compared(merged(*sessions[::order]), runs("2.13.0")), "bf16")
-    assert (made.moved, made.effect) == ("framework moved", "regression")
-    assert made.notes == ["BF16 of session b in OLD and of session 2.13.0 EPYC in NEW"]

@@ -13,7 +13,7 @@ from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Measurement, Measurements
-from fp8parity.records.storage import load_records, name_of, write_json
+from fp8parity.records.storage import name_of, write_json
 
 TOML = """
 [[loss]]
@@ -177,12 +177,6 @@ def test_what_crashed_in_one_session_may_come_from_the_next(trajectory, runs):
     assert any(line.startswith("the manifest of session s") for line in missing([first, elsewhere], runs))
 
 
-def test_the_records_of_another_machine_do_not_stand_in(trajectory, runs):
-    there = made_by(trajectory, device="another device")
-    moved = [r.model_copy(update={"provenance": there}) for r in runs]
-    assert len(missing([note(trajectory, runs)], moved)) == 2
-
-
 def test_records_of_no_session_are_named(trajectory, runs, golden, tmp_path, capsys):
     foreign = [trajectory("te-block", s, session="other") for s in range(3)]
     folder = put(tmp_path / "set", [*runs, *foreign], note(trajectory, runs))
@@ -194,11 +188,6 @@ def test_records_of_no_session_are_named(trajectory, runs, golden, tmp_path, cap
     judged(folder, golden, "--release")
     assert capsys.readouterr().out.count(words) >= 1
     assert doubts([note(trajectory, runs)], [*runs, *foreign])[0].startswith(words)
-
-
-def test_records_that_a_session_took_over_are_not_foreign(trajectory, runs):
-    resumed = [runs[0].model_copy(update={"session": "killed"}), *runs[1:]]
-    assert doubts([note(trajectory, resumed)], resumed) == []
 
 
 @pytest.mark.parametrize(
@@ -248,19 +237,14 @@ def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, cap
         session="s",
     )
     folder = put(tmp_path / "set", [*records, numbers], note(trajectory, runs))
-    before = {p: p.read_bytes() for p in golden.rglob("*") if p.is_file()}
+    before = {p: p.read_bytes() for p in golden.rglob("[!.]*") if p.is_file()}
     assert main([*command, str(folder), "--golden-dir", str(golden)]) == 2
     error = capsys.readouterr().err
     assert f"{folder}: this set may not become a reference: " in error
     assert words in error
-    assert {p: p.read_bytes() for p in golden.rglob("*") if p.is_file()} == before
+    assert {p: p.read_bytes() for p in golden.rglob("[!.]*") if p.is_file()} == before
     whole = put(tmp_path / "whole", [*runs, numbers], note(trajectory, runs))
     assert main([*command, str(whole), "--golden-dir", str(golden)]) == 0
-
-
-def test_a_session_that_ended_early_is_not_released(trajectory, runs):
-    assert doubts([note(trajectory, runs, status="interrupted")], runs) == ["session s ended early: interrupted"]
-    assert doubts([note(trajectory, runs, status="tests failed")], runs) == []
 
 
 def test_a_record_under_the_name_of_another_is_refused(runs, golden, tmp_path, capsys):
@@ -272,11 +256,6 @@ def test_a_record_under_the_name_of_another_is_refused(runs, golden, tmp_path, c
         f"{wrong} holds bf16-nano-native seed0; name it bf16-nano-native-topics-seed0.json or remove it"
         in capsys.readouterr().err
     )
-
-
-def test_a_name_may_end_with_the_hash_of_a_set_of_several_sessions(runs, tmp_path):
-    write_json(tmp_path / name_of(runs[0]).replace(".json", "-0123abcd.json"), runs[0])
-    assert load_records(tmp_path) == [runs[0]]
 
 
 @pytest.mark.parametrize(("lost", "words"), [([0], "seed 0: no BF16 control"), ([1, 2], "seed 1, 2: no BF16 control")])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import replace
 from pathlib import Path
 
 import gemm_records
@@ -14,7 +13,7 @@ from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.claims import Claim
 from fp8parity.judging.policy.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.policy.rows import Band, Complete, Numbers, Rule, Trend
-from fp8parity.judging.references import Goldens, pooling
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.references.timed import SpeedGolden
@@ -126,26 +125,6 @@ def test_a_golden_that_nothing_trained_for_is_named(lines, goldens):
     assert lines(stored=Goldens(more, goldens.throughput, goldens.numbers)) == ["golden of 1b on text:x"]
 
 
-def test_a_throughput_golden_that_nothing_was_timed_for_is_named(lines, goldens):
-    more = dict(goldens.throughput) | {
-        ("NVIDIA B200", "base", "training-step"): goldens.throughput[GPU, "base", "training-step"]
-    }
-    assert lines(stored=Goldens(goldens.loss, more, goldens.numbers)) == ["throughput golden of base on NVIDIA B200"]
-
-
-def test_a_golden_of_gemms_that_nothing_was_multiplied_for_is_named(lines, goldens):
-    record = gemm_records.made()
-    golden = pooling.updated(None, [record])
-    policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
-    stored = replace(
-        goldens, gemms={(GPU, "codonfm-5b"): golden, (GPU, "1b"): golden, ("NVIDIA B200", "codonfm-5b"): golden}
-    )
-    assert lines(policy, stored, record) == [
-        f"golden of the GEMMs of 1b on {GPU}",
-        "golden of the GEMMs of codonfm-5b on NVIDIA B200",
-    ]
-
-
 def test_numbers_that_nothing_measured_are_counted(lines, goldens):
     more = {
         KEY: Number(28.5, "a1"),
@@ -187,22 +166,6 @@ def test_a_known_failure_that_nothing_covers_and_a_misspelt_name_in_another_are_
     ]
 
 
-def test_a_misspelt_name_beside_a_good_one_is_named(lines):
-    """The row is needed for the good name; nothing would ever tell of the other."""
-    rows = (*POLICY.rule, Rule(check=("gemm",), recipe=("te-current", "te-curent"), low=28, high=29, why=WHY))
-    assert lines(POLICY.model_copy(update={"rule": rows[1:]})) == ["recipe 'te-curent' in [[rule]] row 2"]
-
-
-def test_a_misspelt_check_beside_a_good_one_is_named(lines):
-    rows = [row.model_copy(update={"check": ("gemm", "gem")}) for row in POLICY.rule[:1]]
-    assert lines(POLICY.model_copy(update={"rule": (*rows, *POLICY.rule[1:])})) == ["check 'gem' in [[rule]] row 1"]
-
-
-def test_a_misspelt_name_in_two_rows_is_named_once_with_both(lines):
-    rows = tuple(row.model_copy(update={"recipe": ("te-current", "te-curent")}) for row in POLICY.rule)
-    assert lines(POLICY.model_copy(update={"rule": rows})) == ["recipe 'te-curent' in [[rule]] row 1, 2"]
-
-
 def selecting(**names: tuple[str, ...]) -> LossRow:
     return LossRow(margin=0.005, seeds=(3,), why=WHY, **names)  # type: ignore[arg-type]  # the two fields that select
 
@@ -224,14 +187,3 @@ def test_a_name_that_is_almost_a_known_one_is_misspelt(row, found):
     known = {"recipe": ["te-current", "ao-rowwise"], "model": ["small", "mini"]}
     policy = POLICY.model_copy(update={"loss": (*POLICY.loss, row)})
     assert misspelt(policy, known) == ([f"[[loss]] row 2 selects the {found}"] if found else [])
-
-
-def test_a_misspelt_known_failure_is_named():
-    day, link = datetime.date(2999, 1, 1), "https://example.org/7"
-    entry = KnownFailure(
-        check=("gemm",), recipe=("te-curren",), status="fail", says="x", link=link, expires=day, why=WHY
-    )
-    known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
-    assert misspelt(POLICY.model_copy(update={"known": known}), {"recipe": ["te-current"], "model": []}) == [
-        "[[known]] row 1 selects the recipe 'te-curren', and there is none; did you mean te-current?"
-    ]

@@ -12,6 +12,7 @@ from fp8parity import checks
 from fp8parity.checks import Check, accumulation, large, short_run, state
 from fp8parity.numerics import emulation
 from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.operands import exact_operands, inexact_operand
 from fp8parity.numerics.scaling import delayed_scale, quantize, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
@@ -52,7 +53,7 @@ def test_operands_are_exact_unless_refused(recipe, signed):
     linear = RECIPES[recipe].linear
     exact = True
     for gemm in GEMMS:
-        ops = accumulation.operands(gemm, 512, signed=signed)
+        ops = exact_operands(gemm, 512, signed=signed)
         matrices = {
             "fprop_x": ops.x,
             "fprop_w": ops.w,
@@ -68,7 +69,7 @@ def test_operands_are_exact_unless_refused(recipe, signed):
                 scale = delayed_scale(amax, amax, emulation.FORMATS[op.format]) if op.history else None
                 noise = torch.zeros(tile(matrix, op).shape) if op.stochastic else None
                 exact &= torch.equal(quantize(matrix, op, scale=scale, noise=noise).dequantize(), matrix.float())
-    assert exact == (accumulation.inexact(RECIPES[recipe]) is None) == (not recipe.startswith("te-nvfp4"))
+    assert exact == (inexact_operand(RECIPES[recipe].linear) is None) == (not recipe.startswith("te-nvfp4"))
 
 
 def short_accumulator(bits: int, chunk: int = 32):

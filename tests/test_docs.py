@@ -96,16 +96,6 @@ def stand_in(trajectory) -> Callable[[Path, bool], None]:
     return make
 
 
-def parsed(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> argparse.Namespace:
-    """Parse a command with the real parser, which exits on an option that it does not know."""
-    seen: list[argparse.Namespace] = []
-    with monkeypatch.context() as patch:
-        for name in cli.COMMANDS:
-            patch.setitem(cli.COMMANDS, name, cli.COMMANDS[name]._replace(run=lambda args: seen.append(args) or 0))
-        assert cli.main(arguments) == 0
-    return seen[0]
-
-
 def inputs(args: argparse.Namespace) -> list[Path]:
     named = [getattr(args, name, None) for name in ("records", "sets", "old", "new", "runs", "bf16", "fp8", "repeat")]
     return [p for found in named if found for p in (found if isinstance(found, list) else [found])]
@@ -117,7 +107,7 @@ def check_fp8parity(
     if arguments[:1] == ["run"]:  # the other arguments belong to pytest
         suites = (f"suites/{a}" if (ROOT / "suites" / a).is_dir() else a for a in arguments[1:])
         return check_pytest([*suites, "-n0"], monkeypatch, [])
-    args = parsed(monkeypatch, arguments)
+    args = cli.parser().parse_args(arguments)
     if (args.command in RUN and getattr(args, "gpu", "") != "here") or (args.command in SHOWING and args.given):
         for path in inputs(args):
             if not path.exists():

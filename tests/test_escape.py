@@ -60,7 +60,7 @@ def project(trajectory, tmp_path, monkeypatch) -> Path:
         ["golden", "diff", "HEAD", "--records", "records"],
     ],
 )
-def test_commands_print_no_markup_no_escape_and_no_command(project, capsys, monkeypatch, command):
+def test_commands_print_hostile_text_as_text(project, capsys, monkeypatch, command):
     monkeypatch.delenv("GITHUB_ACTIONS", raising=False)
     main(command)
     printed = capsys.readouterr()
@@ -116,7 +116,7 @@ def test_html_shows_control_characters_as_escapes(project):
         ("<b>&amp;", "&lt;b>&amp;amp;"),
     ],
 )
-def test_markdown_escapes_what_has_a_meaning_and_nothing_else(text, shown):
+def test_markdown_escapes_only_markup(text, shown):
     assert escape.markdown(text) == shown
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging.gemm_sums import cached_total, row, sums, total
+from fp8parity.judging.gemm_sums import sums, total
 from fp8parity.records.gemms import GemmMode
-from gemm_records import PEAK, changed, made
+from gemm_records import made
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 CACHED = ("training, cached weights", "all")
@@ -25,37 +25,9 @@ def test_each_gemm_counts_as_often_as_it_is_in_a_layer():
     assert (found.bf16_tflops, found.tflops) == (flops / 11 / 1e12, flops / 9.5 / 1e12)
 
 
-def test_the_sum_with_cached_weights_has_its_name():
-    assert (cached_total(made()).mode, cached_total(made()).gemm) == CACHED
-
-
-@pytest.mark.parametrize(
-    ("record", "why"),
-    [
-        (made(casts=[]), "the casts of the weights were not timed alone"),
-        (changed(made(), "qkv fprop training", **LOST), "qkv fprop: no algorithm"),
-        (made(gemms=[g for g in made().gemms if g.place != "up wgrad training"]), "up wgrad is missing"),
-        (
-            made(casts=[c.model_copy(update={"failed": "no kernel"}) for c in made().casts]),
-            "qkv: the cast of w failed: no kernel",
-        ),
-        (made(gemms=[]), "no GEMM was timed"),
-    ],
-    ids=["no cast", "a failed GEMM", "a lost GEMM", "a failed cast", "no GEMM"],
-)
-def test_why_there_is_no_sum_with_cached_weights(record, why):
-    found = cached_total(record)
-    assert ((found.mode, found.gemm), found.failed, found.ratio) == (CACHED, why, None)
-
-
 @pytest.mark.parametrize(
     ("record", "cached"),
     [(made(), True), (made(casts=[]), False), (made(tool="te-benchmark"), False), (made(casts=[], tool="t"), False)],
 )
 def test_weights_are_cached_where_casts_were_timed_alone(record, cached):
     assert (CACHED in [(s.mode, s.gemm) for s in sums(record)]) is cached
-
-
-def test_casts_are_listed():
-    g = next(g for g in made().gemms if g.place == "up fprop training")
-    assert (row(g, PEAK).casts, row(g, PEAK).output) == ("x w", "bfloat16")

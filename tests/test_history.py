@@ -49,12 +49,6 @@ class TestStorage:
         assert history.keep(tmp_path, "c", records()).number == 3
         assert [k.title for k in history.runs(tmp_path)] == [second.title, "0003_c"]
 
-    def test_other_files_are_no_runs(self, tmp_path):
-        history.keep(tmp_path, "a", records())
-        for name in ("notes.zip", "0002_b.json", "x_c.zip"):
-            (tmp_path / history.FOLDER / name).write_text("")
-        assert [k.title for k in history.runs(tmp_path)] == ["0001_a"]
-
     @pytest.mark.parametrize("name", ["", "../up", "a/b", "a b", "-x", "x" * 81])
     def test_a_name_that_is_no_file_name_is_refused(self, tmp_path, name):
         with pytest.raises(ValueError, match="is no name of a run: use up to 80 letters"):
@@ -71,12 +65,12 @@ class TestStorage:
 
 
 class TestJudged:
-    def test_what_changed_is_beside_the_run_before_on_the_same_device(self):
+    def test_updates_compare_runs_of_one_device(self):
         runs = [run(1, "pass"), run(2, "pass", device="H100", torch="2.9"), run(3, "pass", torch="2.13.0")]
         assert judging.updates(judging.before(runs, runs[2]), runs[2]) == ["torch 2.11.0 -> 2.13.0"]
         assert judging.updates(judging.before(runs, runs[1]), runs[1]) == []
 
-    def test_a_fact_that_only_one_run_has_is_told(self):
+    def test_updates_name_facts_of_one_run(self):
         old, new = (
             run(n, "pass").model_copy(update={"facts": f})
             for n, f in ((1, {"a": "1", "b": "1"}), (2, {"b": "2", "c": "1"}))
@@ -108,7 +102,7 @@ class TestJudged:
     def test_the_answer(self, made, green, answer):
         assert (made.green, made.answer) == (green, answer)
 
-    def test_lines_hold_gap_snr_and_speed_of_each_cell_over_runs(self):
+    def test_lines_have_gap_and_speed_over_runs(self):
         verdicts, _ = reports.session(recipes=("te-current",), speeds=True)
         runs = [Judged(number=n, name="n", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 4)]
         found = {(line.quantity, line.label): line for line in judging.lines(runs)}
@@ -192,7 +186,7 @@ class TestCommand:
         [line] = capsys.readouterr().out.splitlines()[1:]
         assert line.split()[:2] == [word, "0003_torch-2.13.0"]
 
-    def test_last_is_red_if_an_entry_of_the_known_failures_is_wrong(self, three, capsys, monkeypatch):
+    def test_last_with_a_wrong_known_failure_is_red(self, three, capsys, monkeypatch):
         """So says judge of the same records."""
         monkeypatch.setattr(Judged, "green", property(lambda self: True))
         monkeypatch.setattr(KnownFailures, "problems", lambda *args: ["known_failures.toml:1: expired on 2026-01-01"])
@@ -209,7 +203,7 @@ class TestCommand:
         assert self.command(three, "compare") == 2
         assert "no run before 0003_torch-2.13.0 is green; name one with --old" in capsys.readouterr().err
 
-    def test_compare_takes_the_last_green_run_of_the_same_device(self, three, capsys, monkeypatch):
+    def test_compare_prefers_a_green_run_of_the_device(self, three, capsys, monkeypatch):
         """Runs 1 to 3 are of an H200. Of another device it takes one only if there is no other."""
         monkeypatch.setattr(Judged, "green", property(lambda self: True))
         for name, device in (("other", "NVIDIA H100 80GB HBM3"), ("again", "NVIDIA H200")):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import two_sides
 from fp8parity.cli import main
-from fp8parity.judging.compare.lost import lost
+from fp8parity.judging.compare.change import lost
 from fp8parity.judging.completeness import lost_shards, missing, problems
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
@@ -59,11 +59,6 @@ def test_a_shard_that_died_before_it_selected_anything_is_lost(session, status, 
     assert lost_shards([session(shard=first), session(*selected, shard=second, session="t", status=status)]) == lines
 
 
-def test_if_all_shards_died_all_are_missing(session):
-    shards = [session(shard=Shard(index=i, count=2, split="a"), session=str(i), status="interrupted") for i in (1, 2)]
-    assert lost_shards(shards) == ["shard 1, 2 of 2 is missing, and shard none is here (split a)"]
-
-
 def test_what_a_side_lost_has_its_cell_its_tests_and_its_side(session):
     gone = session(
         CRASHED, CRASHED.model_copy(update={"test": "test_state", "outcome": "not run"}), problems=[REQUIRED]
@@ -85,14 +80,6 @@ def test_a_cell_that_only_one_manifest_knows_is_no_parity(sides, session, capsys
     words = f"missing: {CELL} test_gemm (no record holds it) (in {('OLD', 'NEW')[side]})"
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Cannot say, because one side lacks cells.") and words in out
-
-
-def test_what_is_missing_on_a_side_is_told_once(runs, trajectory, session, tmp_path, capsys):
-    more = [trajectory("ao-mxfp8", s, 0.0, provenance=two_sides.provenance(trajectory)) for s in range(3)]
-    sides = [save(tmp_path / "old", [*runs(), *more]), save(tmp_path / "new", runs("2.13.0"))]
-    manifest.write(sides[1], session(CRASHED))
-    assert main(["compare", *map(str, sides)]) == 2
-    assert capsys.readouterr().out.count(CELL) == 2  # in the first sentence and in the list
 
 
 def test_a_kept_run_that_lost_a_part_is_red(trajectory, session, tmp_path, capsys):

@@ -70,17 +70,6 @@ def test_only_the_same_question_makes_up_for_a_crash(trajectory, runs, later, go
     assert (missing([first, asked(note(trajectory, runs, session="t"), *later)], runs) == []) == good
 
 
-def test_several_sessions_make_up_for_one_of_several_corpora(trajectory, runs):
-    """Each of them must be later than a crash."""
-    made = note(trajectory, runs)
-    halves = [asked(made, *OWN, session="o", started="c"), asked(made, *TOPICS, session="p", started="d")]
-    both = killed(made, *OWN, *TOPICS)
-    assert missing([both, *halves], runs) == []
-    crashed = both.model_copy(update={"selected": [s.model_copy(update={"outcome": "failed"}) for s in both.selected]})
-    assert missing([crashed, *halves], runs) == []
-    assert len(missing([crashed.model_copy(update={"started": "d"}), *halves], runs)) == 2
-
-
 @pytest.mark.parametrize(
     "changes", [{"device": "another"}, {"driver": "590.10"}, {"cuda": "99.0"}, {"packages": {"torch": "9.9"}}], ids=str
 )
@@ -98,9 +87,3 @@ def test_a_lost_record_is_not_that_of_another_machine(trajectory, changes):
     unrun = here.model_copy(update={"selected": [Selected(cell=run.cell.id, test="test_loss")]})
     assert len(missing([unrun, elsewhere], [there])) == 1
     assert doubts([elsewhere], [there]) == []
-
-
-def test_variables_are_not_compared(trajectory, runs):
-    """A package may set one in the middle of a session, after the records of some tests."""
-    set_later = [r.model_copy(update={"provenance": made_by(trajectory, environment={"NVTE_X": "1"})}) for r in runs]
-    assert missing([note(trajectory, runs)], set_later) == []

@@ -63,6 +63,13 @@ def test_every_status_and_check_has_its_row():
     assert [name for name in wanted if named.count(name) != 1] == []
 
 
+def test_every_section_of_a_report_has_its_row():
+    sources = (ROOT / "fixtures/fp8parity/report/sections").glob("*.py")
+    titles = {title for path in sources for title in re.findall(r'Section\("[\w-]+", "([^"]+)"', path.read_text())}
+    named = [cells[0].strip("*") for cells in rows("report.md")]
+    assert len(titles) >= 10 and titles - set(named) == set()
+
+
 def test_wrong_page_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A page\n\n[a](no.md) [b](#a-page) [c](#other) `docs/no.md`\n\n```console\n$ pytest\n```\n")

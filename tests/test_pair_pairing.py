@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ def test_points_are_those_with_two_finite_losses():
 
 
 def test_column_has_the_values_of_the_common_points():
-    rates = {"learning_rate": [1.0, math.inf, 3.0]}
+    rates: dict[str, Any] = {"learning_rate": [1.0, math.inf, 3.0]}
     pair = align(run([2.0, 3.0, 4.0], **rates), run([2.0, 3.0, math.nan], "fp8", learning_rate=[4.0, 5.0, 6.0]))
     np.testing.assert_array_equal(pair.column("learning_rate"), [[1.0, np.nan], [4.0, 5.0]])
     assert pair.column("seconds") is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from fp8parity import runs
 from fp8parity.judging.pair import PairOptions, PairVerdict, judge
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
+from fp8parity.runs.run import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from log_files import Curve, curve_of, megatron, nanochat, nanotron
@@ -28,7 +30,9 @@ def verdict(tmp_path):
     return partial(judged, tmp_path)
 
 
-def plain(gap: float = 0.0, options: PairOptions | None = None, repeats: tuple = (), **fp8: object) -> PairVerdict:
+def plain(
+    gap: float | list[float] = 0.0, options: PairOptions | None = None, repeats: Sequence[Run] = (), **fp8: object
+) -> PairVerdict:
     bf16 = run(noisy(), learning_rate=[1.0] * STEPS)
     return judge([bf16], [run(near(gap), "fp8", **fp8)], options or PairOptions(), repeats)
 
@@ -191,7 +195,7 @@ def test_metrics_that_were_not_compared_are_named(logged, unchecked):
     first = run(noisy(), **logged), run(near(), "f", **{**logged, **other})
     second = run(noisy(seed=1), "b1", **full), run(near(seed=1), "f1", **full)
     for pairs in ([first], [first, second]):
-        v = judge(*map(list, zip(*pairs, strict=True)), PairOptions())
+        v = judge([a for a, _ in pairs], [b for _, b in pairs], PairOptions())
         assert [u for u in v.unchecked if "logged" in u] == unchecked
 
 

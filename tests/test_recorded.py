@@ -50,7 +50,7 @@ def test_gemms_of_a_set_are_shown_and_written(run):
     assert not Path(".parity").exists()
 
 
-def test_splits_of_several_sets_stand_one_below_the_other(run):
+def test_splits_of_several_sets_are_all_shown(run):
     code, out, _ = run([SPLIT, OTHER], "split", "--csv", "s.csv", "--json", "s.json")
     assert code == 0
     assert out.split("\n\n") == [
@@ -63,7 +63,7 @@ def test_splits_of_several_sets_stand_one_below_the_other(run):
     assert [s["filter"] is None for s in json.loads(Path("s.json").read_text())] == [False, True]
 
 
-def test_a_filter_that_was_measured_stands_below_its_split(run):
+def test_a_measured_filter_is_shown_with_its_split(run):
     _, out, _ = run([SPLIT, *BLOCKS], "split")
     line = " ".join(out.split("+2.0%")[1].split())
     assert line.startswith("a block, without k_proj v_proj: 1.250x [") and "measured gain +4.2% [" in line
@@ -105,7 +105,7 @@ TIMING = {
 
 
 @pytest.mark.parametrize(("command", "given"), [(c, g) for c, all_of in TIMING.items() for g in all_of])
-def test_what_says_what_to_time_is_refused_beside_a_set(run, command, given):
+def test_timing_arguments_are_refused_with_from(run, command, given):
     """It would be ignored."""
     named = given[0] if given[0].startswith("-") else "the model"
     code, out, err = run([SPLIT, gemm_records.made()], command, *given)

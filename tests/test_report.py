@@ -20,7 +20,7 @@ from fp8parity.report import RENDERERS, write
 from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.sections.origin import provenance
-from fp8parity.report.sections.page import LIMITS, Page, Part
+from fp8parity.report.sections.page import CELLS, COLUMNS, LIMITS, Page
 from fp8parity.report.summary import Report
 from processes import run
 from sessions import GOLDEN
@@ -120,9 +120,9 @@ class TestFormats:
 
 class TestLargeReports:
     def test_a_page_shows_what_is_red_and_says_what_it_leaves_out(self):
-        names = tuple(f"te-current-plugin{i}" for i in range(LIMITS[Part.COLUMNS] + 20))
+        names = tuple(f"te-current-plugin{i}" for i in range(LIMITS[COLUMNS] + 20))
         large = reports.report(recipes=names, gaps={(names[-1], "tiny"): 0.0081})
-        most = LIMITS[Part.COLUMNS]
+        most = LIMITS[COLUMNS]
         text = RENDERERS[".html"](large)
         line = f"This page shows {most} of {most + 21} curves and columns, what is red first. A .json report holds all of them."
         assert line in text and large.sentence in text
@@ -131,10 +131,10 @@ class TestLargeReports:
         assert "This page shows" not in RENDERERS[".json"](large)
 
     def test_red_items_come_first_in_their_order(self):
-        page = Page({Part.CELLS: 3})
-        assert page.first(Part.CELLS, list(range(10)), lambda i: i > 7) == [0, 8, 9]
-        assert page.first(Part.CELLS, [1, 2], lambda i: False) == [1, 2]
-        assert page.cut == {Part.CELLS: 10} and Page().first(Part.CELLS, list(range(9)), bool) == list(range(9))
+        page = Page({CELLS: 3})
+        assert page.first(CELLS, list(range(10)), lambda i: i > 7) == [0, 8, 9]
+        assert page.first(CELLS, [1, 2], lambda i: False) == [1, 2]
+        assert page.cut == {CELLS: 10} and Page().first(CELLS, list(range(9)), bool) == list(range(9))
 
 
 class TestOrigin:

@@ -213,7 +213,7 @@ def test_copy_puts_the_command_on_the_clipboard(visit):
     )
 
 
-def test_print_is_light_shows_what_the_page_shows_and_cuts_no_plot(visit):
+def test_print_is_light_and_cuts_no_plot(visit):
     page = visit(color_scheme="dark")
     pdf = page.pdf(prefer_css_page_size=True)
     assert pdf[:5] == b"%PDF-" and len(pdf) > 100_000

@@ -93,16 +93,6 @@ class TestPage:
         assert len(boxes) == tables
         assert all(a["tabindex"] == "0" and a["role"] == "region" and a["aria-label"] for a in boxes)
 
-    def test_every_plot_has_words_and_numbers(self, page, faulty):
-        found = reports.plots(faulty)
-        assert set(found) == {
-            "overview", "gap-0", "gap-1", "loss-0", "loss-1", "paired-0", "paired-1", "snr-0", "snr-1", "snr-2", "snr-3", "speed-0",
-            "speed-1", "memory-0", "memory-1",
-        }  # fmt: skip
-        images = [a for a in page.of("div") if a.get("role") == "img"]
-        assert len(images) == len(found)
-        assert all(len(a["aria-label"]) > 40 for a in images)
-
     def test_status_is_never_color_alone(self, page):
         assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds
         for attrs in page.of("span"):
@@ -110,20 +100,6 @@ class TestPage:
                 break
         else:
             pytest.fail("no failing status on the page")
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "1.310 [1.290, 1.330]",
-            "13100 (10000)",
-            "41.2% / 31.5%",
-            "NVTE_X=&#39;1 2&#39; pytest suites/convergence suites/numerics suites/throughput --recipe te-current --model mini",
-            "2 cells: needs sm_100",
-            "NVIDIA H200, sm_90",
-        ],
-    )
-    def test_the_numbers_are_there(self, faulty, text):
-        assert text in RENDERERS[".html"](faulty)
 
     def test_a_section_without_content_is_left_out(self):
         page = Page(RENDERERS[".html"](Report([verdict("pass")], None, [], "m")))
@@ -133,7 +109,7 @@ class TestPage:
         ]  # fmt: skip
         assert "records do not say what was skipped" in page.texts["main"][0]
 
-    def test_what_is_green_is_folded_and_what_is_red_is_not(self, page, faulty):
+    def test_green_cells_are_folded_and_red_ones_open(self, page, faulty):
         """Outside of <details> stand the messages and the cells that are red, and no other cell."""
         open_text = re.sub(r"(?s)<details>.*?</details>", "", RENDERERS[".html"](faulty))
         cells = re.findall(r'<h3 id="cell-[^"]*">([^:]*):', open_text)
@@ -148,7 +124,7 @@ class TestPage:
         assert re.sub(r"(?s)<details>.*?</details>", "", text).count("<pre") == 3
         assert "2 more" in Page(text).texts["summary"]
 
-    def test_what_was_compared_stands_first(self, page, faulty):
+    def test_facts_come_before_sections(self, page, faulty):
         facts = dict(list(zip(page.texts["dt"], page.texts["dd"], strict=True))[:7])
         assert facts["machine"] == "h100 (sm_90)"
         assert facts["judged"] == "22 checks of 8 cells: 4 recipes and executions, 2 models"

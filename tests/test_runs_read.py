@@ -38,7 +38,7 @@ DIGITS = {
 
 
 @pytest.mark.parametrize("format", WRITERS)
-def test_a_format_is_read_as_it_was_written(format, tmp_path):
+def test_format_is_read_as_it_was_written(format, tmp_path):
     made = curve(steps=50)
     run = runs.read(WRITERS[format](tmp_path / "run", made))
     assert run.decimals == DIGITS.get(format)
@@ -54,7 +54,7 @@ def test_a_format_is_read_as_it_was_written(format, tmp_path):
     assert (run.not_finite, run.missing, run.replaced) == ([], 0, 0)
 
 
-def test_what_a_loss_is_the_loss_of(tmp_path):
+def test_format_says_what_its_loss_averages(tmp_path):
     kinds = {
         name: runs.read(write(tmp_path / f"{i}", curve(steps=30))).averaging
         for i, (name, write) in enumerate(WRITERS.items())
@@ -71,7 +71,7 @@ def test_tensorboard_is_not_sampled(tmp_path):
     assert len(run.points) == 10_500
 
 
-def test_a_resumed_run_keeps_the_last_writer(tmp_path):
+def test_resumed_run_keeps_the_last_writer(tmp_path):
     whole = curve(steps=60)
     first = Curve([x + 1 for x in whole.loss[:40]], whole.grad_norm[:40], whole.learning_rate[:40])
     again = replace(
@@ -84,8 +84,8 @@ def test_a_resumed_run_keeps_the_last_writer(tmp_path):
         assert run.loss == pytest.approx([*(x + 1 for x in whole.loss[:30]), *whole.loss[30:]], rel=1e-6)
 
 
-def test_a_resumed_writer_that_purges_is_counted_too(tmp_path):
-    """SummaryWriter(purge_step=31) tells readers to forget what came after. Then nobody would see that steps were run twice."""
+def test_resumed_writer_that_purges_is_counted(tmp_path):
+    """SummaryWriter(purge_step=31) tells readers to forget what came after. Then it could not be seen that steps were run twice."""
     for first, purge in ((1, None), (31, 31)):
         with SummaryWriter(str(tmp_path), purge_step=purge) as writer:
             for step in range(first, 41):
@@ -94,7 +94,7 @@ def test_a_resumed_writer_that_purges_is_counted_too(tmp_path):
     assert (run.replaced, run.loss[29:31]) == (10, [3.0, 2.5])
 
 
-def test_a_resumed_run_of_deepspeed_has_a_second_header(tmp_path):
+def test_resumed_monitor_has_a_second_header(tmp_path):
     """Its monitor keeps the names of the files that have a header in memory, so each start of it writes one."""
     path, again = (WRITERS["DeepSpeed, CSV"](tmp_path / name, curve(steps=60)) for name in ("whole", "again"))
     for name in ("Train_Samples_train_loss.csv", "Train_Samples_lr.csv"):
@@ -107,7 +107,7 @@ def test_a_resumed_run_of_deepspeed_has_a_second_header(tmp_path):
 @pytest.mark.parametrize(
     "format", ["Megatron, printed", "AutoModel, training.jsonl", "Megatron, TensorBoard", "torchtitan, printed"]
 )
-def test_nan_is_seen(format, tmp_path):
+def test_nan_is_found(format, tmp_path):
     """Megatron leaves a NaN out of its line; the others write it."""
     made = curve(steps=40)
     made.loss[20] = math.nan
@@ -115,7 +115,7 @@ def test_nan_is_seen(format, tmp_path):
 
 
 @pytest.mark.parametrize(("order", "lost"), [("ab", [21]), ("ba", [])])
-def test_of_a_step_that_is_logged_again_the_last_loss_counts(order, lost, tmp_path):
+def test_last_loss_of_a_repeated_step_counts(order, lost, tmp_path):
     """Run b has a NaN in step 21. A restart repeats all steps in one log."""
     made = {"a": curve(steps=40), "b": curve(steps=40)}
     made["b"].loss[20] = math.nan
@@ -123,13 +123,13 @@ def test_of_a_step_that_is_logged_again_the_last_loss_counts(order, lost, tmp_pa
     assert runs.read(tmp_path / "log").not_finite == lost
 
 
-def test_megatron_counts_of_skipped_steps(tmp_path):
+def test_skipped_steps_are_counted(tmp_path):
     path = megatron(tmp_path / "run", curve(steps=30))
     path.write_text(path.read_text().replace("skipped iterations:   0", "skipped iterations:   2", 1))
     assert runs.read(path).skipped == 2
 
 
-def test_a_skipped_step_of_megatron_is_no_nan(tmp_path):
+def test_skipped_step_is_no_nan(tmp_path):
     """Where all steps since the last log were skipped, Megatron prints no loss, and counts no NaN."""
     path = megatron(tmp_path / "run", curve(steps=30))
     lines = path.read_text().splitlines()
@@ -148,7 +148,7 @@ def test_validation_lines_of_torchtitan_are_no_steps(tmp_path):
     assert runs.read(path).loss[-1] == pytest.approx(made.loss[-1], abs=1e-5)
 
 
-def test_the_trainers_own_files():
+def test_real_files_of_the_trainer_are_read():
     """The Trainer's filter hides one NaN in a mean of ten steps. If all are NaN, it writes a loss of 0."""
     every = runs.read(HF / "fp32")
     assert (len(every.points), every.averaging, every.hides, every.decimals) == (200, "of one step", "", None)
@@ -160,7 +160,7 @@ def test_the_trainers_own_files():
     assert broken.loss[:5] == tens.loss[:5]
 
 
-def test_the_last_checkpoint_counts(tmp_path):
+def test_last_checkpoint_counts(tmp_path):
     for steps in (200, 1000):
         folder = tmp_path / f"checkpoint-{steps}"
         folder.mkdir()
@@ -185,7 +185,7 @@ def test_missing_points_are_counted(tmp_path):
     assert runs.read(path).missing == 2
 
 
-def test_a_users_own_name_of_the_loss(tmp_path):
+def test_own_name_of_the_loss_is_used(tmp_path):
     path = tmp_path / "run.csv"
     path.write_text("step,ppl_loss\n1,2.5\n2,2.4\n")
     assert runs.read(path, "ppl_loss").loss == [2.5, 2.4]
@@ -205,7 +205,7 @@ def test_formats_differ(tmp_path):
 
 
 @pytest.mark.parametrize("every", [1, 10])
-def test_the_trainers_filter_is_known_in_tensorboard_and_wandb_too(every, tmp_path):
+def test_filter_of_the_trainer_is_known_in_all_formats(every, tmp_path):
     """The Trainer logs train/epoch everywhere. A mean of ten steps may hide a NaN; a step that is logged alone becomes 0."""
     steps = range(every, 400 + every, every)
     columns = {

@@ -62,7 +62,7 @@ def loss(**changes: object) -> Verdict:
         ([of("a")], [], BOTH, f"Refuse: a on tiny fails {REASON}. {LOST}{PARTLY}."),
     ],
 )
-def test_verdicts_problems_and_lost_tests_make_one_sentence(verdicts, problems, outcome, text):
+def test_the_sentence_names_verdicts_and_problems(verdicts, problems, outcome, text):
     assert sentence(verdicts, problems, outcome) == text
 
 
@@ -77,7 +77,7 @@ def test_each_red_status_has_its_words(status, words):
     assert sentence([of("a", "pass"), of("b", status)], []) == f"Refuse: b on tiny {words} {REASON}."
 
 
-def test_the_worst_comes_first_and_green_ones_are_not_named():
+def test_the_sentence_names_the_worst_cell_first():
     given = [
         of("f", "inconclusive"),
         of("g", "pass"),
@@ -123,7 +123,7 @@ def test_a_loss_is_named_with_its_numbers(changes, text):
     assert sentence([loss(**changes)], []) == f"Refuse: a on tiny fails {text}."
 
 
-def test_an_accepted_session_says_what_is_special_about_its_cells():
+def test_an_accepted_session_notes_special_cells():
     given = [
         of("a", "known"),
         of("a", "known", check="other"),

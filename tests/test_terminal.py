@@ -14,7 +14,7 @@ from fp8parity.judging import policy
 from fp8parity.judging.compare import compare
 from fp8parity.judging.references import Goldens
 from fp8parity.report import comparison, escape, table, terminal
-from fp8parity.report.blocks import Entry, Table, Tone
+from fp8parity.report.blocks import Inline, Table, Tone
 from fp8parity.report.summary import Report
 from fp8parity.report.terminal import Screen
 from sessions import DAY
@@ -49,7 +49,7 @@ def test_the_table_of_a_gate_fits(report, width):
     assert " ".join(" ".join(lines[1 + len(rows) :]).split()) == report.sentence
 
 
-def test_a_large_table_shows_what_is_red_and_says_what_it_leaves_out(report, monkeypatch):
+def test_a_large_table_shows_red_cells_first(report, monkeypatch):
     red = [row for row in report.rows if row.status == "fail"]
     monkeypatch.setattr(formats, "ROWS", len(red) + 1)
     lines = table(report, Screen(120, attached=True)).splitlines()
@@ -89,7 +89,7 @@ def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
 
 def test_text_of_a_record_stays_text_in_a_colored_table(report):
     evil = "::error ::x\x1b[2J##[error]"
-    shown = Table("t", ("result", "cell"), [(Entry(evil, tone=Tone.BAD), evil)])
+    shown = Table("t", ("result", "cell"), [(Inline(evil, tone=Tone.BAD), evil)])
     text = terminal.text(Screen(30, color=True, attached=True), shown)
     assert not re.search(r"::|##\[", text)
     assert "\x1b" not in ESCAPE.sub("", text)

@@ -96,7 +96,7 @@ def test_gemms_have_a_row_for_each_way_to_time_them():
     assert kernel["gpu"] == gemm_records.GPU and kernel["tokens_per_second"] == ""
 
 
-def test_what_could_not_be_measured_has_a_row_without_numbers():
+def test_unusable_times_have_a_row_without_numbers():
     """Otherwise the table would look whole."""
     record = gemm_records.changed(
         gemm_records.made(), "o wgrad training", bf16_seconds=[], recipe_seconds=[], failed="no algorithm"

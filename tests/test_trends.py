@@ -36,16 +36,8 @@ def test_a_bias_that_rises_is_named_with_the_one_before(at):
     assert text.startswith(f"{rising[at]:.6g} is above {rising[at - 1]:.6g} at {LENGTHS[at - 1]} by more than 0.0002 (")
 
 
-def test_noise_below_the_slack_is_green():
-    assert judged([-0.0018, -0.0017, -0.0016, -0.00145]).status == "pass"
-
-
 def test_nan_is_no_falling_bias():
     assert judged([-0.0018, float("nan"), -0.0352, -0.0379]).status == "fail"
-
-
-def test_other_metrics_have_no_trend():
-    assert judged([-0.0001, 0.0002, -0.0001, 0.0002], metric="dgrad bias").status == "pass"
 
 
 def test_the_cause_comes_first():

@@ -10,7 +10,6 @@ import pytest
 from fp8parity.cli import main
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.schema import Trajectory
-from fp8parity.records.sets import machines, titles
 from fp8parity.records.storage import name_of, write_json
 
 Make = Callable[..., Trajectory]
@@ -85,27 +84,6 @@ def test_a_turn_on_the_only_machine_needs_no_name(put: Callable[..., str], turne
     assert line.startswith(f"  {ONE}")
 
 
-def test_both_machines_turn(put: Callable[..., str], turned: Turned):
-    count, *lines = turned(put("a", FAR, driver="570"), put("b", FAR, driver="580"), margin=0.02)
-    assert count == "2"
-    assert [line.split(" te-")[0] for line in lines] == ["  d (driver 570):", "  d (driver 580):"]
-
-
 def test_sessions_of_a_machine_that_differ_are_no_turn(put: Callable[..., str], turned: Turned):
     """BF16 gets one verdict a session: it moved from its golden in the second one."""
     assert turned(put("a"), put("b", shift=0.05, session="t")) == ["0"]
-
-
-def test_machines_are_named_by_what_tells_them_apart(trajectory: Make):
-    def named(*changes: dict[str, object]) -> list[str]:
-        made = trajectory().provenance
-        return titles(machines(trajectory(provenance=made.model_copy(update=change)) for change in changes))
-
-    assert named() == []
-    assert named({"driver": "570"}) == [""]
-    assert named({"device": "a", "driver": "570"}, {"device": "b", "driver": "580"}) == ["a", "b"]
-    two: list[dict[str, object]] = [
-        {"device": "a", "driver": "570"},
-        {"device": "a", "driver": "580", "environment": {"NVTE_X": "1"}},
-    ]
-    assert named(*two, {"device": "b", "cuda": "13"}) == ["a (driver 570, no NVTE_X)", "a (driver 580, NVTE_X 1)", "b"]

@@ -16,7 +16,6 @@ from fp8parity.judging.verdict import (
     LossDetail,
     NumericsDetail,
     SpeedDetail,
-    StepBand,
     Verdict,
     changed,
 )
@@ -64,26 +63,6 @@ def test_the_numbers_that_only_rules_judged():
         "loss": ["x"], "numerics": ["x"], "speed": [], "gemms": [],
     }  # fmt: skip
     assert verdict("pass").unmeasured == []
-
-
-@pytest.mark.parametrize(("memory", "text"), [(4, "memory 1.5"), (0, "memory nan")])
-def test_a_speed_fails_with_all_its_numbers(memory, text):
-    found = verdict("fail", detail=SPEED.model_copy(update={"bf16_memory": memory})).failing
-    assert [f.text for f in found] == ["ratio 1.25", text, "BF16 tokens/s 100"]
-    assert WRONG.text == "bias @ K=512 inf"
-
-
-def test_the_message_has_aligned_and_indented_lines():
-    made = verdict("fail", headline="one\ntwo", lines=[("a", "x"), ("long", "y\nz")])
-    assert made.message() == "te-current-tiny-native: gemm fail: one\n    two\n  a     x\n  long  y\n    z"
-    assert verdict("pass", headline="one").message() == "te-current-tiny-native: gemm pass: one"
-
-
-@pytest.mark.parametrize(
-    ("half", "text"), [([0.01, 0.03, 0.02], "step band +-1.00% to +-3.00%"), ([0.01, 0.01], "step band +-1.00%")]
-)
-def test_a_step_band_in_words(half, text):
-    assert StepBand(window=8, half=half).text == text
 
 
 @pytest.mark.parametrize(
