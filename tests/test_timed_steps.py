@@ -6,6 +6,7 @@ import math
 import weakref
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ class Machine:
         self.now, self.drift = 0.0, drift
         self.order: list[str] = []
 
-    def side(self, name: str, seconds: float) -> SimpleNamespace:
+    def side(self, name: str, seconds: float) -> Any:
         def run(number: int) -> float:
             self.order.append(name)
             took = number * seconds * (1 + self.drift * self.now)
