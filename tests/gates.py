@@ -63,7 +63,6 @@ def of(folder: Path) -> Callable[..., Done]:
         more: str = "",
         recipes: Sequence[str] = RECIPES,
         execution: str = "emulated",
-        apart: bool = False,
         environment: dict[str, str] | None = None,
         **status: str,
     ) -> Done:
@@ -77,9 +76,7 @@ def of(folder: Path) -> Callable[..., Done]:
         (folder / "golden" / "known_failures.toml").write_text(known)
         chosen = [part for name in recipes for part in ("--recipe", name)]
         terms = ("suites/convergence", *chosen, "--execution", execution, "--model", "tiny", *arguments)
-        return processes.run(
-            "pytest", *terms, cwd=folder, path=(FIXTURES, str(ROOT / "tests")), apart=apart, **(environment or {})
-        )
+        return processes.run("pytest", *terms, cwd=folder, path=(FIXTURES, str(ROOT / "tests")), **(environment or {}))
 
     return run
 

@@ -1,4 +1,4 @@
-"""Run pytest and fp8parity as users do: in this process, or in one of their own where a test needs to end it."""
+"""Run pytest and fp8parity as users do: in this process, or in one of their own that a test ends."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -36,28 +37,18 @@ TIMEOUT = 300
 
 @dataclass(frozen=True)
 class Done:
-    """What a run printed, and its exit status."""
+    """What a run printed, its exit status, and its processor time in seconds."""
 
     returncode: int
     stdout: str
     stderr: str
+    seconds: float
 
 
-def run(
-    program: str,
-    *arguments: str,
-    cwd: Path = ROOT,
-    path: Sequence[str] = (FIXTURES,),
-    apart: bool = False,
-    **variables: str,
-) -> Done:
-    """Run "pytest" or "fp8parity" with arguments, in ``cwd``, with more environment ``variables``; ``apart``: as a process."""
-    if apart:
-        with started(program, *arguments, cwd=cwd, path=path, **variables) as process:
-            out, err = process.communicate(timeout=TIMEOUT)
-        return Done(process.returncode, out, err)
+def run(program: str, *arguments: str, cwd: Path = ROOT, path: Sequence[str] = (FIXTURES,), **variables: str) -> Done:
+    """Run "pytest" or "fp8parity" in this process, in ``cwd``, with more environment ``variables``."""
+    out, err, begun = io.StringIO(), io.StringIO(), time.process_time()
     with ExitStack() as stack:
-        out, err = io.StringIO(), io.StringIO()
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         stack.enter_context(_kept())
         patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -70,7 +61,7 @@ def run(
         stack.enter_context(contextlib.redirect_stdout(out))
         stack.enter_context(contextlib.redirect_stderr(err))
         code = int(pytest.main([*CHOSEN, *arguments])) if program == "pytest" else main(arguments)
-    return Done(code, out.getvalue(), err.getvalue())
+    return Done(code, out.getvalue(), err.getvalue(), time.process_time() - begun)
 
 
 @contextmanager
@@ -119,21 +110,17 @@ def without_compiler(folder: Path) -> str:
 def _kept() -> Iterator[None]:
     """Put back what a session in this process changes: imported modules of its folder, and what its plugins registered."""
     before, hooks = dict(sys.modules), list(sys.meta_path)
-    registries = [(r, dict(r)) for r in (recipes.RECIPES, ADAPTERS, CHECKS, corpus.CORPORA)]
-    for cache in (provenance.commit, emulation.kernel):
-        cache.cache_clear()
-    try:
-        yield
-    finally:
-        for registry, content in registries:
-            registry.clear()
-            registry.update(content)  # type: ignore[arg-type]  # its own content
-        sys.meta_path[:] = hooks
-        shared = (sys.prefix, FIXTURES, str(Path(os.__file__).parent))
-        for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if before.get(name) is not module and not (file or sys.prefix).startswith(shared):
-                sys.modules.pop(name)
-        sys.modules |= {name: module for name, module in before.items() if name not in sys.modules}
+    shared = (sys.prefix, FIXTURES, str(Path(os.__file__).parent))
+    with ExitStack() as stack:
+        for registry in (recipes.RECIPES, ADAPTERS, CHECKS, corpus.CORPORA):
+            stack.enter_context(registry.restored())
         for cache in (provenance.commit, emulation.kernel):
             cache.cache_clear()
+            stack.callback(cache.cache_clear)
+        yield
+    sys.meta_path[:] = hooks
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None) or sys.prefix
+        if before.get(name) is not module and not file.startswith(shared):
+            sys.modules.pop(name)
+    sys.modules |= {name: module for name, module in before.items() if name not in sys.modules}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity import recipes
-from fp8parity.checks import RunSpec, attention, short_run, state, stress
+from fp8parity.checks import RunSpec, attention, short_run, state
 from fp8parity.judging import policy, references
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import Policy
@@ -58,7 +58,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(short_run, "PROBE", replace(short_run.PROBE, rows=2, length=64))
     for module in (short_run, state):
         patch.setattr(module, "STEPS", 3)
-    patch.setattr(stress, "USES", 4)
+    patch.setattr(state, "USES", 4)
     patch.setattr(attention, "SHAPE", replace(attention.SHAPE, length=64))
 
 

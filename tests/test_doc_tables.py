@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -65,3 +67,17 @@ def test_table_of_versions_has_those_of_all_records():
 def test_tables_of_decisions_are_those_of_the_code():
     page = (ROOT / "docs/report.md").read_text()
     assert [rules for rules in (decide.STATUS, decide.CHANGED) if decide.markdown(rules) not in page] == []
+
+
+def test_judging_needs_only_the_packages_that_the_page_names():
+    [names] = re.findall(r"^pip install (filelock .*)$", (ROOT / "docs/ci.md").read_text(), re.M)
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from fp8parity.cli import judge, compare; from fp8parity.report import RENDERERS\n"
+        "paths = {n.split('.')[0] for n, m in sys.modules.items() if n not in before and 'site-packages' in (getattr(m, '__file__', '') or '')}\n"
+        "print(*paths)"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "fixtures"), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    of_others = {"_cyutility", "annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}
+    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= set(names.split())

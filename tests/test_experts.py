@@ -122,15 +122,6 @@ def test_wrong_numbers_are_one_line(wrong, message):
         wrong()
 
 
-@pytest.mark.parametrize("name", ["tiny-moe", "small-moe"])
-def test_preset_has_the_parameters_that_it_says(name):
-    preset = presets()[name]
-    with torch.device("meta"):
-        assert sum(p.numel() for p in models.Transformer(preset.model).parameters()) == preset.model.parameters
-    assert not preset.fusable
-    assert preset.model.dim % 128 == preset.model.hidden % 128 == preset.schedule.tokens % 128 == 0
-
-
 def test_initial_weights_of_a_mixture_are_pinned():
     model = models.build(presets()["tiny-moe"].model, 0)
     assert models.weights_hash(dict(model.named_parameters())).startswith("61298dd5e0554d39")

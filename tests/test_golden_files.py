@@ -91,7 +91,7 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "noise.0.grad_norm.3", 5.0, "key noise.0.grad_norm.3"),
     (Golden, "noise.0.grad_norm", None, "20 windows of losses and 19 of gradient norms"),
     (Golden, "noise.0.tail_sd", 0.0, "key noise.0.tail_sd"),
-    (Golden, "noise.0.tail_sd", 0.01, "tail_sd 0.01 does not follow from its windows: their tail has at most"),
+    (Golden, "noise.0.tail_sd", 0.01, "tail_sd 0.01 does not follow from its windows: they have at most"),
     (SpeedGolden, "schema_version", 7, "key schema_version"),
     (SpeedGolden, "gpu", "NVIDIA Other", "it holds NVIDIA Other, base; rename it"),
     (SpeedGolden, "model", "small", "it holds NVIDIA Made Up, small; rename it"),

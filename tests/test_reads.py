@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fp8parity.checks import checkpoint, gradients, layers, places, stress
+from fp8parity.checks import checkpoint, gradients, layers, places, state
 from fp8parity.checks.protocol import RunSpec
 from sessions import cell
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,5 +72,5 @@ def test_reads_do_not_grow_with_depth(check, each, most, session, reads):
 
 @pytest.mark.usefixtures("eager")
 def test_many_uses_are_read_together(session, reads):
-    assert stress.USES > 10
-    assert 0 < reads(lambda: stress.many_uses(of_depth(session, 1))) <= 5
+    assert state.USES > 10
+    assert 0 < reads(lambda: state.many_uses(of_depth(session, 1))) <= 5

@@ -19,17 +19,6 @@ def table(dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return rotations(BASE, WIDTH, LENGTH, torch.device("cpu")).to(dtype)
 
 
-def test_rotation_equals_complex_numbers():
-    x, _ = operands(torch.float64)
-    numbers = torch.complex(*x.detach().chunk(2, -1)) * torch.polar(*_unit(angles(BASE, WIDTH, LENGTH)))[:, None]
-    turned = rotate(x.detach(), table())
-    assert torch.allclose(turned, torch.cat((numbers.real, numbers.imag), -1), atol=1e-5)
-
-
-def _unit(angle: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.ones_like(angle), angle
-
-
 def differentiated(of, inputs, grad):
     """The value and the gradients of a function of ``inputs``."""
     y = of(*inputs)

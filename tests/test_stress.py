@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fp8parity.checks import short_run, stress
+from fp8parity.checks import short_run, state
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.scaling import SCALE_RULES
 
@@ -15,17 +15,17 @@ QUIET = ["before the jump", "after the jump", "next step"]
 
 @pytest.fixture
 def jump(session, eager):
-    """The numbers of ``stress.jump`` of a small model, by place."""
+    """The numbers of ``state.jump`` of a small model, by place."""
     return lambda recipe, execution="emulated": {
-        m.where: m.value for m in stress.jump(subject(session, recipe, execution))
+        m.where: m.value for m in state.jump(subject(session, recipe, execution))
     }
 
 
 @pytest.fixture
 def uses(session, eager):
-    """The numbers of ``stress.many_uses``, by GEMM."""
+    """The numbers of ``state.many_uses``, by GEMM."""
     return lambda recipe, execution="emulated": {
-        m.where: m.value for m in stress.many_uses(subject(session, recipe, execution))
+        m.where: m.value for m in state.many_uses(subject(session, recipe, execution))
     }
 
 
@@ -60,8 +60,8 @@ def test_stale_scale_is_seen_in_the_jump(jump, monkeypatch):
 def test_jump_has_larger_gradients(session, eager):
     """The gradient that the check reads in the jump is that of 64 times the loss."""
     short = short_run.ShortRun(subject(session, "bf16", "native"))
-    quiet, loud = (stress._gradient(short, short.converted, (0, 0), loud=loud) for loud in (False, True))
-    assert float(loud.norm() / quiet.norm()) > stress.GRADIENTS
+    quiet, loud = (state._gradient(short, short.converted, (0, 0), loud=loud) for loud in (False, True))
+    assert float(loud.norm() / quiet.norm()) > state.GRADIENTS
 
 
 @pytest.mark.parametrize(

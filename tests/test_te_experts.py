@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fp8parity.checks import short_run
 from fp8parity.recipes import RECIPES, ConvertedModel, Recipe, apply
 from fp8parity.recipes.placed import Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
-from sessions import Session, cell
 from te_stand_in import Primary, rounded
 from te_stand_in import stand_in as stand_in
 from test_grouped import MIXED
@@ -91,22 +89,6 @@ def test_loss_of_grouped_experts_equals_the_emulations(te, eager):
     with module.context(), module.microbatch(True):  # type: ignore[misc]  # TE's adapter has the region
         models.cross_entropy(module.model, *batch)
     assert module.model.get_submodule("layers.1.mlp.gate_proj").calls == [(list, True)]
-
-
-def test_weights_of_experts_follow_their_masters(te, session: Session):
-    """Steps of a model that holds quantized weights only: the masters start from the BF16 weights of each expert."""
-    spec = session.spec(cell("te-current", "native", "tiny-moe"))
-    spec = replace(spec, model=MIXED, recipe=replace(spec.recipe, options=(("quantized_weights", True),)))
-    run = short_run.ShortRun(spec)
-    plain = dict(models.build(MIXED, short_run.SEED).named_parameters())
-    masters = run.converted.original(dict(zip(run.optimizer.names, run.optimizer.masters, strict=True)))
-    name = "layers.1.mlp.up_proj.2.weight"
-    assert torch.equal(masters[name], plain[name].float())
-    held = run.model.get_parameter("layers.1.mlp.up_proj.weight2")
-    assert isinstance(held, Primary)
-    before = held.detach().as_subclass(Tensor).clone()
-    run.step(0)
-    assert not torch.equal(held.detach().as_subclass(Tensor), before)
 
 
 def test_rule_about_one_expert_is_refused(te):

@@ -176,7 +176,7 @@ FAULTS = (
         "another corpus",
         Kind.GATE,
         edit(lambda r: {"fingerprint": "other"}),
-        "corpus or its tokeniser changed",
+        "corpus or its tokenizer changed",
         "stale",
         Blame.INPUT,
     ),

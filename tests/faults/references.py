@@ -139,7 +139,7 @@ GOLDENS = (
         "golden of another corpus",
         _golden(lambda g: g.model_copy(update={"fingerprint": "other"})),
         1,
-        ("stale", "corpus or its tokeniser changed"),
+        ("stale", "corpus or its tokenizer changed"),
     ),
     fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework changed"),
     fault(
