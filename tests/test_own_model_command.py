@@ -21,7 +21,9 @@ def make(folder: Path) -> Path:
     (folder / "suites").symlink_to(ROOT / "suites")
     (folder / "golden").mkdir()
     (folder / "golden" / "policy.toml").write_text(
-        own_models.policy().replace("least_seeds = 3", "least_seeds = 2").replace("[[loss]]", "[[loss]]\nfell = 0.05")
+        own_models.policy()
+        .replace("least_seeds = 3", "least_seeds = 2")
+        .replace("[[loss]]", "[[loss]]\nmin_loss_drop = 0.05")
     )
     (folder / ".gitignore").write_text(".parity/\nout.*\n__pycache__/\n.pytest_cache/\n")
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
@@ -38,7 +40,7 @@ def test_golden_is_recorded_then_judged(tmp_path):
     project = make(tmp_path)
     done = start(project, "--golden-update")
     assert done.returncode == 0, done.stdout
-    assert "golden: my-gpt2 on chain: new, 2 seeds" in done.stdout
+    assert "golden: my-gpt2 on chain: + " in done.stdout
     golden = json.loads((project / "golden" / "loss" / "my-gpt2-chain.json").read_text())
     assert [len(s["replicas"]) for s in golden["seeds"]] == [1, 1] and golden["gradients"] == []
     commit(project)
@@ -65,7 +67,7 @@ def test_golden_is_recorded_then_judged(tmp_path):
 
 WRONG = {
     "my_models": "--model-factory takes MODULE:FUNCTION, not 'my_models'",
-    "my_modles:gpt2": "--model-factory my_modles:gpt2: there is no module my_modles in",
+    "my_modles:gpt2": "--model-factory my_modles:gpt2: no module my_modles in",
     "my_models:gpt3": "has no function gpt3",
     "my_models:GPT2": "--model-factory my_models:GPT2: GPT2() returned GPT2; return a fp8parity.workload.own.OwnModel",
     "broken:made": "--model-factory broken:made: broken needs no_such_package, which is not installed",

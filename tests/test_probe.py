@@ -147,7 +147,7 @@ def test_slices_give_the_same_gradient():
     assert float((whole - parts).norm() / whole.norm()) < 0.01
 
 
-def test_a_run_without_a_probe_says_why():
+def test_a_run_without_a_probe_says_why(eager):
     def frozen(seed: int) -> Pair:
         made = Pair(tied=False)
         made.inner.weight.requires_grad_(False)
