@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import pytest
 from fp8parity.judging import decide
@@ -97,7 +98,6 @@ def test_an_interval_has_a_place(low, high, better, place):
     assert Tolerance(1.0, better).place(Interval((low + high) / 2, low, high, 3, 0.9)) == place
 
 
-def test_the_tables_print_as_markdown():
-    text = decide.markdown(STATUS)
-    assert text.count("\n") == len(STATUS) + 1
-    assert "| worse | inside | inside | worse or too good | drift |" in text
+@pytest.mark.parametrize("rules", [STATUS, CHANGED], ids=["status", "changed"])
+def test_the_documents_print_the_tables(rules):
+    assert decide.markdown(rules) in (Path(__file__).parents[1] / "docs" / "theory.md").read_text()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fp8parity.judging.identity import fault
+from fp8parity.judging.preconditions import fault
 from fp8parity.judging.references.inventories import Inventories
 from fp8parity.records.schema import Module, Trajectory
 

@@ -239,7 +239,7 @@ FAULTS = (
                 "",
                 Blame.INPUT,
                 "inconclusive",
-                words="BF16 has gone 31% of the way from the unigram to the bigram entropy; below 50%",
+                words="31% of the way from the unigram to the bigram entropy; 50% is required",
             ),
         ),
     ),

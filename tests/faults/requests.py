@@ -37,7 +37,7 @@ class Suites:
         plant(bench.folder)
         done = start(bench.folder, *self.arguments, **self.variables)
         assert not self.absent or not list((bench.folder / "golden").rglob(self.absent))
-        return Seen(f"exit {done.returncode}", Blame.INPUT, (), (), done.stdout + done.stderr, done.seconds)
+        return Seen(f"exit {done.returncode}", Blame.INPUT, (), (), done.stdout + done.stderr)
 
 
 def _edited(name: str, old: str, new: str) -> Callable[[Path], object]:
