@@ -108,7 +108,7 @@ def table(pairs: Sequence[Recorded]) -> list[str]:
     every = [planted(p) for p in pairs]
     for name in NAMES:
         curves = [made[name] for made in every if name in made]
-        found = [judge([_run(a)], [_run(b)], PairOptions()).status for a, b in curves]
+        found: list[str] = [judge([_run(a)], [_run(b)], PairOptions()).status for a, b in curves]
         right, harmful = RIGHT.get(name, "fail"), HARMFUL.get(name, "pass")
         low, high = share_interval(found.count(harmful), len(found))
         counts = f"{right}: {found.count(right)} | {harmful}: {found.count(harmful)} [{low:.1%}, {high:.1%}]"
