@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from fp8parity.judging.compare.change import Shift
-from fp8parity.judging.compare.quantities import BESIDE
+from fp8parity.judging.compare.loss import meaning
+from fp8parity.judging.quantities import NORM, VALIDATION
 
 
 def shift(mean: float, size: str, effect: str) -> Shift:
@@ -24,7 +25,7 @@ def shift(mean: float, size: str, effect: str) -> Shift:
     ],
 )
 def test_a_shift_has_the_meaning_of_its_quantity(name, given, values, size, effect):
-    quantity = next(q for q in BESIDE if q.name == name)
-    found, notes = quantity.judged(shift(0.0, *given), [0, 1], values)
+    sets = next(q.sets for q in (VALIDATION, NORM) if q.sets.name == name)
+    found, notes = meaning(sets, shift(0.0, *given), [0, 1], values)
     assert (found.size, found.effect) == (size, effect)
     assert bool(notes) == (given[0] == "noise" and size == "moved")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import two_sides
-from fp8parity.judging.compare.times import ratio_shift
+from fp8parity.judging.timed import Ends
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput
 from fp8parity.records.times import Watch
@@ -68,8 +68,8 @@ def test_what_keeps_times_from_being_compared_is_said(timed, old, new, notes, ma
 
 
 def test_the_interval_of_a_change_has_the_outer_edges_of_both():
-    shift = ratio_shift((1.0, 2.0, 4.0), (3.0, 5.0, 8.0), 0.03, 11)
-    assert (shift.mean, shift.low, shift.high, shift.n, shift.margin) == (1.5, -0.25, 7.0, 11, 0.03)
+    shift = Ends(3.0, 5.0, 8.0, 12).relative_to(Ends(1.0, 2.0, 4.0, 11))
+    assert (shift.mean, shift.low, shift.high, shift.n) == (1.5, -0.25, 7.0, 11)
 
 
 def test_step_times_are_shown_and_never_decide(trajectory):
