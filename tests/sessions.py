@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+
 import datetime
 from dataclasses import replace
 from functools import cache

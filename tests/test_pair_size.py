@@ -23,8 +23,6 @@ HIGH = [90.0] * 320 + [2.0] * 80
 DIGITS = [
     ([2.0] * 400, 2, 0.01, 0.005, "pass"),
     ([2.0] * 400, 2, 0.0099, 0.005, "inconclusive"),
-    ([2.0, 3.0] * 202 + [2.0], 0, 0.9, 81 / 202, "pass"),
-    ([2.0, 4.0] * 202 + [2.0], 0, 0.9, 2 / math.sqrt(6 * 81) * 81 / 242, "pass"),
     (HIGH, 3, 0.0025, 0.0005, "pass"),
 ]
 
@@ -80,18 +78,6 @@ def test_interval_has_the_noise_of_curves_and_of_equal_runs(count):
     assert (found.n, found.level) == (count, 0.8)
 
 
-def test_error_of_a_mean_has_the_correlation_of_values():
-    """AR(1) with 0.9: the error of a mean of 400 values is 4.4 times that of independent values."""
-    rng, found = np.random.default_rng(0), []
-    for _ in range(200):
-        x = np.zeros(400)
-        for i in range(1, 400):
-            x[i] = 0.9 * x[i - 1] + rng.normal()
-        found.append(batch_error(x)[0])
-    true = 1 / 0.1 / math.sqrt(400)
-    assert 0.75 * true < float(np.median(found)) < 1.1 * true
-
-
 FALLING = [5.0 - 0.005 * i for i in range(400)]
 """The mean over the last 80 points is 3.2025, so a gap of 2% is 12.81 steps of 0.005 nats."""
 
@@ -112,11 +98,9 @@ BATCH = {"batch": [1.0, 3e9] + [1000.0] * 398}
 PRICES = [
     (0.02, {}, f"{LATER}: {SHARE}"),
     (0.02, {**BATCH, "batch_unit": "tokens"}, f"{LATER}, 1.28e+04 tokens: {SHARE}"),
-    (0.02, {**BATCH, "axis": "tokens"}, f"FP8 reaches BF16's loss 13 tokens later: {SHARE}"),
     (0.0, {}, "FP8 needs no more steps than BF16 (between -1.6% and +1.6% of the run)"),
     (-0.02, {"axis": "samples"}, "FP8 needs no more samples than BF16 (between -4.8% and -1.6% of the run)"),
     (0.02, {"losses": [2.0] * 400}, "cannot say: BF16's loss is flat in the tail"),
-    (0.02, {"losses": [2.0 + 0.001 * i for i in range(400)]}, "cannot say: BF16's loss is flat in the tail"),
 ]
 
 
@@ -131,9 +115,7 @@ def test_gap_is_priced_in_steps_until_equal_loss(gap, changes, text):
         (None, [], [], ""),
         (1.25, [], [], "; a speed-up of 1.250x is 1.211x at equal loss, 16% of it is used up"),
         (None, [0.5], [0.4], "; a speed-up of 1.250x is 1.211x at equal loss, 16% of it is used up"),
-        (1.5, [0.5], [0.4], "; a speed-up of 1.500x is 1.453x at equal loss, 9% of it is used up"),
         (None, [0.4], [0.5], "; a step of FP8 is not faster (0.800x), so nothing pays for it"),
-        (1.01, [], [], "; a speed-up of 1.010x is 0.979x at equal loss, 100% of it is used up"),
     ],
 )
 def test_later_end_uses_up_the_speed_up(asked, bf16, fp8, says):
@@ -153,12 +135,8 @@ def norms(fp8: list[float], bf16: float = 1.0) -> tuple[Any, Any]:
 NORMS = [
     ([1.0] * 40 + [9.0] * 280 + [1.5] * 80, "1.000 in the first tenth, 1.500 in the tail, 99% below 1.500", False),
     ([1.0625] * 40 + [9.0] * 280 + [1.5] * 80, "1.062 in the first tenth, 1.500 in the tail", True),
-    ([0.9375] * 40 + [9.0] * 280 + [1.5] * 80, "0.938 in the first tenth", True),
-    ([1.049] * 40 + [9.0] * 360, "1.049 in the first tenth", False),
-    ([2.0, 2.0, 1.0, 1.0, 1.0, *[3.0] * 35], "1.000 in the first tenth, 3.000 in the tail", False),
     ([1.0] * 320 + [1.0, math.inf] * 40, "1.000 in the tail", False),
     ([math.nan] * 40 + [1.0] * 360, "none in the first tenth, 1.000 in the tail", False),
-    ([1.0] * 320 + [math.nan] * 80, "1.000 in the first tenth, none in the tail", False),
     ([math.nan] * 400, "none in the first tenth, none in the tail", False),
 ]
 
