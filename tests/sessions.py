@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import datetime
 from dataclasses import replace
 from functools import cache
