@@ -51,7 +51,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "cli": None,
     "numerics": {"spec"},
     "workload": {"schedule", "presets", "shapes", "hf_config"},
-    "recipes": {"__init__", "catalogue", "conversion", "dimensions", "matrix", "recipe", "registry"},
+    "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
 }
 """Room -> its modules that are importable without torch (None: all of them)."""
 
