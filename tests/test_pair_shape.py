@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from curves import STEPS, curve, judged, lines, near, noisy, pairs, run
-from fp8parity.judging.pair import PairOptions, judge, shape
+from fp8parity.judging.pair import PairOptions, judge
 from fp8parity.judging.pair.aligned import Pairs
+from fp8parity.judging.pair.gap import describe_jumps, find_decay, judge_trend
 from scipy import stats
 
 
@@ -42,7 +43,7 @@ TRENDS = [
 @pytest.mark.parametrize(("before", "after", "words", "status"), TRENDS)
 def test_last_quarter_is_compared_with_the_third(before, after, words, status):
     """Without noise along the curve, the interval is that of the published spread between equal runs."""
-    [found] = shape.judge_trend(with_gap(stairs((200, 0.5), (100, before), (100, after))))
+    [found] = judge_trend(with_gap(stairs((200, 0.5), (100, before), (100, after))))
     assert found.text.startswith(f"{words}: ") and found.status == status
     half, change = float(stats.t.ppf(0.95, 24)) * 0.0006, after - before
     assert f" {change:+.3%} [{change - half:+.3%}, {change + half:+.3%}] " in found.text
@@ -54,7 +55,7 @@ def test_last_quarter_is_compared_with_the_third(before, after, words, status):
     [(0.01, "opening in the decay", "fail"), (-0.01, "growing in favor", "pass"), (0.0, "constant within", "pass")],
 )
 def test_decay_is_compared_with_the_points_before_it(height, words, status):
-    found = shape.judge_trend(with_gap(stairs((320, 0.0), (80, height)), [1.0] * 320 + [0.1] * 80))[1]
+    found = judge_trend(with_gap(stairs((320, 0.0), (80, height)), [1.0] * 320 + [0.1] * 80))[1]
     assert (found.text.startswith(words), found.status) == (True, status)
     assert f"({height * 12.5:+.4%} [" in found.text
 
@@ -62,7 +63,7 @@ def test_decay_is_compared_with_the_points_before_it(height, words, status):
 def test_slope_is_that_of_the_axis():
     """Every point is ten samples, and 42 points have quarters of 10."""
     given = with_gap(stairs((32, 0.0), (10, 0.01)), points=list(range(10, 430, 10)), axis="samples")
-    text = shape.judge_trend(given)[0].text
+    text = judge_trend(given)[0].text
     assert text.startswith("growing: ") and "(+10.0000% [" in text and text.endswith("per 1,000 samples)")
 
 
@@ -82,7 +83,7 @@ def test_slope_is_that_of_the_axis():
     ],
 )
 def test_decay_starts_after_the_peak_and_two_fifths(rates, start):
-    assert shape.find_decay(with_gap(np.zeros(100), rates).pairs[0]) == start
+    assert find_decay(with_gap(np.zeros(100), rates).pairs[0]) == start
 
 
 @pytest.mark.parametrize(("points", "lines"), [(360, 2), (359, 1), (200, 1)])
@@ -134,7 +135,7 @@ JUMPS = [
 @pytest.mark.parametrize(("parts", "expected"), JUMPS)
 def test_jumps_and_spikes_are_found(parts, expected):
     """30 windows of 10 points. A jump stays for three windows, comes after the first fifth and before the last window."""
-    found = shape.describe_jumps(with_gap(stairs(*parts)))
+    found = describe_jumps(with_gap(stairs(*parts)))
     assert [f.text for f in found] == expected
     assert all(f.status is None and not f.decisive for f in found)
 
@@ -142,7 +143,7 @@ def test_jumps_and_spikes_are_found(parts, expected):
 def test_jumps_of_all_pairs_are_described():
     first, second = with_gap(stairs((150, 0.0), (150, 0.01))), with_gap(stairs((200, 0.0), (100, -0.01)))
     both = Pairs((*first.pairs, *second.pairs), PairOptions())
-    assert [f.text for f in shape.describe_jumps(both)] == [jump(0.01, 151), jump(-0.01, 201)]
+    assert [f.text for f in describe_jumps(both)] == [jump(0.01, 151), jump(-0.01, 201)]
 
 
 @pytest.mark.parametrize(("size", "named"), [(0.0017, False), (0.0019, True), (-0.0019, True)])
@@ -179,7 +180,7 @@ def test_jump_is_compared_with_the_gradient_norm(place, ratio, words):
     else:
         theirs[152], theirs[place] = math.nan, 3.0 * ratio
     bf16 = run([2.0] * 300, grad_norm=[2.0] * 300)
-    [found] = shape.describe_jumps(pairs((bf16, run([2.0] * 150 + [2.02] * 150, "fp8", grad_norm=theirs))))
+    [found] = describe_jumps(pairs((bf16, run([2.0] * 150 + [2.02] * 150, "fp8", grad_norm=theirs))))
     assert found.text.startswith(f"{jump(0.01, 151)}, {words}")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from curves import both, noisy, pairs, run
-from fp8parity.judging.pair import size
+from fp8parity.judging.pair import gap as gaps
 from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions, Pairs
 from fp8parity.judging.stats import Interval, batch_error
 from scipy import stats
@@ -34,14 +34,14 @@ def test_digits_must_show_half_the_margin(losses, decimals, margin, shown, statu
     """Rounding averages out where losses vary by more than it. The coarsest file in its tail counts."""
     fine, coarse = run(losses, decimals=None), run(losses, "fp8", decimals=decimals)
     for pair in ((fine, coarse), (coarse, fine), (coarse, coarse)):
-        [found] = size.judge_digits(pairs(pair, options=PairOptions(margin=margin)))
+        [found] = gaps.judge_digits(pairs(pair, options=PairOptions(margin=margin)))
         assert smallest_gap(found.text) == pytest.approx(shown, abs=1e-6) and found.status == status
-    assert size.judge_digits(pairs((fine, fine)))[0].status == "pass"
+    assert gaps.judge_digits(pairs((fine, fine)))[0].status == "pass"
 
 
 @pytest.mark.parametrize(("points", "status"), [(40, "pass"), (39, "inconclusive")])
 def test_tail_of_every_pair_needs_twenty_points(points, status):
-    [found] = size.judge_digits(pairs(both(noisy()), both(noisy(points))))
+    [found] = gaps.judge_digits(pairs(both(noisy()), both(noisy(points))))
     assert (found.status, found.decisive) == (status, status != "pass")
 
 
@@ -101,7 +101,7 @@ def price(
 ) -> str:
     given = pairs(both(losses, **both_), options=options)
     object.__setattr__(given, "gap", Interval(gap, gap - half, gap + half, 1, 0.9))
-    [found] = size.price_gap(given)
+    [found] = gaps.price_gap(given)
     assert found.status is None and not found.decisive
     return found.text
 
@@ -142,7 +142,7 @@ def test_later_end_uses_up_the_speed_up(asked, bf16, fp8, says):
     pair = run(FALLING, seconds=odd[0]), run(FALLING, "fp8", seconds=odd[1])
     given = pairs(pair, options=PairOptions(speed_up=asked))
     object.__setattr__(given, "gap", Interval(0.02, 0.01, 0.03, 1, 0.9))
-    assert size.price_gap(given)[0].text == f"{LATER}: {SHARE}{says}"
+    assert gaps.price_gap(given)[0].text == f"{LATER}: {SHARE}{says}"
 
 
 def norms(fp8: list[float], bf16: float = 1.0) -> tuple[Any, Any]:
@@ -168,6 +168,6 @@ def test_gradient_norms_of_the_first_tenth_and_the_tail(values, says, odd):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for bf16 in (1.0, 2.0):
-            [found] = size.compare_norms(pairs(norms([bf16 * v for v in values], bf16), both(noisy())))
+            [found] = gaps.compare_norms(pairs(norms([bf16 * v for v in values], bf16), both(noisy())))
             assert says in found.text and ("a wrong scale" in found.text) == odd and found.status is None
-    assert size.compare_norms(pairs(both(noisy())))[0].text == "not logged"
+    assert gaps.compare_norms(pairs(both(noisy())))[0].text == "not logged"
