@@ -13,9 +13,8 @@ from fp8parity.judging import numerics
 from fp8parity.judging.policy import Policy
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.matrix import executions
 from fp8parity.recipes.recipe import Recipe
-from fp8parity.recipes.registry import installed
+from fp8parity.recipes.registry import executions, installed
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurements
 from fp8parity.records.storage import load_records
