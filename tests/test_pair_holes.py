@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from curves import FORMATS, Table, both, changed, lines, noisy, pairs, run, table, verdict_on
 from fp8parity.judging.pair import PairOptions, PairVerdict
-from fp8parity.judging.pair.holes import find_holes
+from fp8parity.judging.pair.pairing import find_holes
 from fp8parity.runs.run import Run
 
 Row = dict[str, Any]

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from curves import STEPS, near, noisy, pairs, run
-from fp8parity.judging.pair import PairOptions, judge, shape
+from fp8parity.judging.pair import PairOptions, judge
+from fp8parity.judging.pair import gap as shape
 from fp8parity.judging.pair.aligned import Pairs
 from scipy import stats
 

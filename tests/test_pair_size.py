@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from curves import both, noisy, pairs, run
-from fp8parity.judging.pair import size
+from fp8parity.judging.pair import gap as size
 from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions, Pairs, align
 from fp8parity.judging.pair.pairing import check_pair, find_copies
 from fp8parity.judging.stats import Interval, batch_error
