@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from fp8parity.judging.verdict import Gap, LossDetail, NumericsDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report.outcome import Outcome, Unable
-from fp8parity.report.sentence import by_severity, sentence, unmeasured, worst
+from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, unmeasured, worst
 from verdicts import verdict
 
 REASON = "(gemm: 3 of 21 numbers are outside their bounds)"

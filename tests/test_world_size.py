@@ -10,8 +10,7 @@ from fp8parity.records.cell import Cell
 from fp8parity.records.check_names import CHECKS
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of
-from fp8parity.report.commands import command
-from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Evidence, command
 from sessions import cell, stored, verdict
 from verdicts import verdict as made
 
