@@ -12,7 +12,7 @@ from fp8parity.checks.protocol import RunSpec
 from fp8parity.cli import main
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.placed import Rule
+from fp8parity.recipes.recipe import Rule
 from fp8parity.records.schema import Measurement
 from fp8parity.report import ablation as report
 from fp8parity.report import terminal

@@ -9,7 +9,7 @@ import pytest
 from faults.fault import Blame, seen_of
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes.adapters import torchao_experts
-from fp8parity.recipes.matrix import linear_cells
+from fp8parity.recipes.registry import linear_cells
 from narrowed import some
 from sessions import Session, cell
 

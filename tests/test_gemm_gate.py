@@ -10,8 +10,7 @@ import pytest
 from fp8parity.gate import selection
 from fp8parity.judging.policy import known_failures
 from fp8parity.recipes import registry
-from fp8parity.recipes.matrix import gemm_cells
-from fp8parity.recipes.registry import RECIPES
+from fp8parity.recipes.registry import RECIPES, gemm_cells
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.check_names import CHECKS
 from fp8parity.training.hardware import Hardware

@@ -25,7 +25,7 @@ ROOMS = {
     "distributed": "checks training recipes workload records",
     "runner": "timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
-    "prediction": "recipes workload records did_you_mean",
+    "prediction": "recipes workload records",
     "judging": "records runs shipped",
     "planning": "judging records",
     "report": "judging records",
@@ -51,7 +51,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "cli": None,
     "numerics": {"spec"},
     "workload": {"schedule", "presets", "shapes", "hf_config"},
-    "recipes": {"__init__", "catalogue", "conversion", "dimensions", "matrix", "recipe", "registry"},
+    "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
 }
 """Room -> its modules that are importable without torch (None: all of them)."""
 

@@ -15,10 +15,9 @@ from fp8parity.prediction.calibration import (
     calibrate,
     corrections,
     held_out,
+    predictions,
 )
-from fp8parity.prediction.extrapolation import Size
-from fp8parity.prediction.predictions import predictions
-from fp8parity.prediction.residuals import Group, Measured, Residual, measured, residuals
+from fp8parity.prediction.residuals import Group, Measured, Residual, Size, measured, residuals
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.timing.blocks import shape_of

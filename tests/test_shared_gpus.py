@@ -14,7 +14,7 @@ import torch
 from fp8parity import runner
 from fp8parity.distributed import launch
 from fp8parity.gate import selection
-from fp8parity.recipes.matrix import platforms
+from fp8parity.recipes.registry import platforms
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.runner import Runner, Settings

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from fp8parity.recipes import RECIPES, ConvertedModel, Recipe, apply
-from fp8parity.recipes.placed import Rule
+from fp8parity.recipes.recipe import Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from te_stand_in import Primary, rounded
