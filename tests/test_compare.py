@@ -92,10 +92,10 @@ def test_non_finite_runs(runs, side, moved, effect, code):
     assert "seed 1 is non-finite at step 7" in change(found).notes
 
 
-NORM = Rule(
+FIRST_NORM = Rule(
     check=("loss parity",), metric=("first gradient norm",), recipe=("te-current", "bf16"), low=0.99, high=1.01, why=WHY
 )
-FIRST_STEP = POLICY.model_copy(update={"rule": (NORM,)})
+FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
 
 
 @pytest.mark.parametrize(
