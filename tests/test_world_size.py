@@ -6,8 +6,7 @@ import pytest
 from fp8parity import checks
 from fp8parity.records.cell import Cell
 from fp8parity.records.check_names import CHECKS
-from fp8parity.report.commands import command
-from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Evidence, command
 from sessions import cell
 from verdicts import verdict as made
 
