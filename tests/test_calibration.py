@@ -11,7 +11,7 @@ import pytest
 from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import table
-from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
+from fp8parity.judging.calibration import calibrate, canary_ratios
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band
 from fp8parity.records.schema import Measurement, Measurements
@@ -72,12 +72,6 @@ def test_a_schedule_without_signal_or_without_context_is_refused(run: Make, gap:
     assert any(problem in p for p in found.problems)
 
 
-def test_the_accepted_schedule_with_the_largest_signal_is_chosen(run: Make):
-    found = [calibrate(standard(run, outputs_shifted=(gap, 0))) for gap in (0.02, 0.05, 0.0001)]
-    assert choice(found) is found[1]
-    assert choice(found[2:]) is None
-
-
 def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
     runs = standard(run, outputs_shifted=(0.05, 0))
     stopped = [r.model_copy(update={"loss": r.loss[:60]}) if r.variant == "outputs shifted" else r for r in runs]
@@ -86,27 +80,11 @@ def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
     assert [line.sd for line in found.lines if line.name == "outputs shifted"] == [0.0], "it has no spread"
 
 
-def test_a_fault_that_is_not_a_number_is_seen(run: Make):
-    runs = standard(run, outputs_shifted=(0.05, 0))
-    lost = [
-        r.model_copy(update={"loss": [*r.loss[:70], math.nan]}) if r.variant else r
-        for r in runs
-        if not r.variant.startswith("rep")
-    ]
-    found = calibrate([*lost, *(r for r in runs if r.variant.startswith("rep"))])
-    assert {line.name: line.seen_by for line in found.lines}["outputs shifted"] == "tail"
-
-
 def test_what_a_calibration_needs(run: Make):
     with pytest.raises(ValueError, match="replicas and recipes"):
         calibrate([run(seed=s) for s in SEEDS])
     with pytest.raises(ValueError, match="one schedule and two BF16 seeds"):
         calibrate([*standard(run), run(seed=4, spec_hash="other")])
-
-
-def test_what_a_model_has_learnt_is_unknown_without_entropies(run: Make):
-    assert learnt(run(unigram=None), 3.0) is None
-    assert learnt(run(unigram=3.0, bigram=3.0), 3.0) is None
 
 
 @pytest.mark.slow

@@ -142,10 +142,7 @@ def test_nothing_right_of_the_records_names_torch(room):
                 "te_recipes.py",
             },
         ),
-        (
-            "torchao",
-            {"torchao.py", "torchao_experts.py", "torchao_gemms.py", "torchao_mx_gemms.py"},
-        ),
+        ("torchao", {"torchao.py", "torchao_experts.py", "torchao_gemms.py", "torchao_mx_gemms.py"}),
     ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):

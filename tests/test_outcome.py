@@ -110,10 +110,7 @@ def test_dead_worker_has_the_cell_of_its_test():
         ),
         (
             made(
-                skip("bf16", "no TE"),
-                skip("a", "no TE"),
-                skip("b", "--execution fused was asked for"),
-                stopped="stop",
+                skip("bf16", "no TE"), skip("a", "no TE"), skip("b", "--execution fused was asked for"), stopped="stop"
             ),
             ["nothing ran, so nothing was checked: stop; --execution fused was asked for (1 test); no TE (2 tests)"],
         ),
@@ -164,30 +161,11 @@ def test_required_cell_must_run(facts, words):
     assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
 
 
-def test_cell_with_tests_elsewhere_was_reduced():
-    facts = made(ran("a"), removed={node("b"): "b"}, elsewhere={"b"})
-    words = "required cell b was selected without test_gemm: -k, -m or a plugin removed part of its tests"
-    assert outcomes.not_run(facts, CELLS, ["[ab]"]) == [words]
-
-
 def test_unable_tests_are_counted_by_reason():
     found = outcome(ran("bf16"), skip("a", "no TE"), skip("b", "no TE"), [LARGE], asked="-m h100")
     assert found.unable == [Unable(reason="no TE", recipes=["te-current", "te-block"], tests=2)]
     says = "; -m h100 was asked for, and 2 tests of it cannot run here: te-current, te-block (2 tests, no TE)."
     assert sentence([GREEN], [], found) == f"Accept: the only check is green{says}"
-
-
-@pytest.mark.parametrize("test", ["a/test_x.py::test_gemm[b::c]", "test_gemm[b::c]"])
-def test_name_has_parameters_and_no_file(test):
-    assert (outcomes.name_of(test), outcomes.function_of(test)) == ("test_gemm[b::c]", "test_gemm")
-
-
-def test_unable_excludes_other_executions():
-    found = outcome(
-        ran("bf16"), skip("a", "no TE"), skip("b", "-"), asked="--execution native", execution=Execution.NATIVE
-    )
-    assert [u.reason for u in found.unable] == ["no TE"]
-    assert outcome(ran("bf16"), skip("a", "no TE")).unable == []  # nothing was asked for
 
 
 def test_session_without_cells_is_not_ours():
