@@ -12,12 +12,12 @@ from fp8parity.checks.protocol import RunSpec
 from fp8parity.cli import main
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.placed import Rule
+from fp8parity.recipes.recipe import Rule
 from fp8parity.records.schema import Measurement
 from fp8parity.report import ablation as report
 from fp8parity.report import terminal
 from fp8parity.report.blocks import Paragraph
-from fp8parity.report.render_html import html
+from fp8parity.report.render import html
 from fp8parity.report.terminal import Screen
 from fp8parity.workload.experts import Experts
 from sessions import cell
@@ -43,7 +43,7 @@ def shares(spec: RunSpec, kind: str) -> dict[str, float]:
     assert all(len(set(numbers)) == BATCHES for of in found.values() for numbers in of.values()), (
         "each batch is another one"
     )
-    return {place: fmean(of["initial share"]) for place, of in found.items()}
+    return {place: fmean(numbers) for place, numbers in found["initial share"].items()}
 
 
 @pytest.mark.slow

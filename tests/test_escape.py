@@ -17,7 +17,7 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import escape
 from fp8parity.report.blocks import Plot
-from fp8parity.report.render_html import plotly
+from fp8parity.report.render import plotly
 
 LIBRARY = Path(escape.__file__).parents[1]
 EVIL = (

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
-from fp8parity.prediction import extrapolation
-from fp8parity.prediction.extrapolation import Size, excesses
+from fp8parity.prediction import residuals as extrapolation
+from fp8parity.prediction.residuals import Size, excesses
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, Workload
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from fp8parity.cli import main
 from fp8parity.recipes import registry
-from fp8parity.recipes.dimensions import Dimension, Misfit, misfit
+from fp8parity.recipes.recipe import Dimension, Misfit, misfit
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.shapes import GemmShape

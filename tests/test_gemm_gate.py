@@ -7,8 +7,7 @@ import datetime
 import pytest
 from fp8parity.gate import selection
 from fp8parity.judging.policy import known_failures
-from fp8parity.recipes.matrix import gemm_cells
-from fp8parity.recipes.registry import RECIPES
+from fp8parity.recipes.registry import RECIPES, gemm_cells
 from fp8parity.records.cell import Execution
 from fp8parity.records.check_names import CHECKS
 from fp8parity.workload import shapes

@@ -10,7 +10,7 @@ import torch
 from fp8parity.numerics import prng
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.recipes import RECIPES, Recipe, apply
-from fp8parity.recipes.placed import Rule
+from fp8parity.recipes.recipe import Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.experts import ExpertLinears, Experts, TokenGroups

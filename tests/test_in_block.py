@@ -9,7 +9,7 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction import fits
 from fp8parity.prediction.basis import PRODUCTS, Basis
-from fp8parity.prediction.in_block import TimedBlock, in_block
+from fp8parity.prediction.fits import TimedBlock, in_block
 from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMIZER, REST, casts_alone, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution

@@ -39,13 +39,11 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 STATUS = [
     ("bf16 fp8", 0, "Accept: pass, consistent with parity, on one pair."),
-    ("bf16 fp8", 0, "tokens or samples a step not comparable"),
     ("bf16 gap.log", 1, "Refuse: fail, "),
     ("bf16 other", 2, "Cannot say: inconclusive, "),
     ("bf16 bf16", 1, "equal BF16's to the bit"),
     ("bf16 fp8 --seed other other", 1, "equal BF16's to the bit"),
     ("bf16 fp8 --repeat again", 0, "parity with BF16, on one pair and repeats of BF16"),
-    ("bf16 fp8 --repeat copy", 0, "parity with BF16, on one pair and repeats of BF16"),
     ("bf16 fp8 --recipe te-mxfp8", 0, "suites/convergence --model micro --recipe te-mxfp8"),
     ("own-0.csv own-1.csv --loss my", 0, "Accept"),
 ]

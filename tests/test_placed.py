@@ -6,8 +6,8 @@ import pytest
 from fp8parity.numerics.spec import BF16
 from fp8parity.recipes import RECIPES, Recipe, apply
 from fp8parity.recipes.conversion import linears, nothing_left, placed
-from fp8parity.recipes.matrix import linear_cells
-from fp8parity.recipes.placed import Rule, block_of
+from fp8parity.recipes.recipe import Rule, block_of
+from fp8parity.recipes.registry import linear_cells
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets

@@ -12,7 +12,7 @@ from faults.places import SPEC, Change, converted, quantized
 from fp8parity.checks.places import Watched
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.placed import Rule
+from fp8parity.recipes.recipe import Rule
 from sessions import Session, cell
 from torch import nn
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction.calibration import SHRUNK, calibrate, corrections, held_out
-from fp8parity.prediction.extrapolation import Size
-from fp8parity.prediction.residuals import Group, Measured, Residual, measured, residuals
+from fp8parity.prediction.residuals import Group, Measured, Residual, Size, measured, residuals
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.timing.blocks import shape_of
 from fp8parity.workload import shapes

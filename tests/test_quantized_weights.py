@@ -14,7 +14,7 @@ from fp8parity.numerics.quantized_weights import PARTS, QuantizedWeight
 from fp8parity.numerics.scaling import quantize
 from fp8parity.numerics.spec import BF16, DEQUANTIZED, LinearSpec
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.placed import QUANTIZED_WEIGHTS, Rule
+from fp8parity.recipes.recipe import QUANTIZED_WEIGHTS, Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets

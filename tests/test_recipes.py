@@ -10,8 +10,7 @@ from fp8parity.gate.selection import cell_skip_reason
 from fp8parity.recipes import RECIPES, apply, registry
 from fp8parity.recipes.adapters import torchao
 from fp8parity.recipes.conversion import studied
-from fp8parity.recipes.matrix import executions, matrix, platforms
-from fp8parity.recipes.registry import skip_reason
+from fp8parity.recipes.registry import executions, matrix, platforms, skip_reason
 from fp8parity.records.cell import Execution
 from fp8parity.training.hardware import Hardware, detect
 from fp8parity.workload import models

@@ -17,11 +17,8 @@ from fp8parity.judging.verdict import NumericsDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS, write
-from fp8parity.report.commands import command
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.sections.origin import provenance
-from fp8parity.report.sections.page import CELLS, COLUMNS, LIMITS, Page
-from fp8parity.report.summary import Report
+from fp8parity.report.sections.results import provenance
+from fp8parity.report.summary import CELLS, COLUMNS, LIMITS, Evidence, Page, Report, command
 from processes import run
 from sessions import GOLDEN
 from verdicts import verdict

@@ -15,8 +15,7 @@ import reports
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import write
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.summary import Report
+from fp8parity.report.summary import Evidence, Report
 
 pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -11,9 +11,8 @@ import reports
 from fp8parity.judging.verdict import LossDetail
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import RENDERERS
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.sections.origin import compared
-from fp8parity.report.summary import Report
+from fp8parity.report.sections.results import compared
+from fp8parity.report.summary import Evidence, Report
 from verdicts import verdict
 
 VOID = {"meta", "link", "input", "br"}

@@ -10,12 +10,10 @@ import pytest
 import reports
 from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.schema import Measurement
-from fp8parity.report.blocks import Trace
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.plots import BETTER, COLORS, RED, WORSE, error
+from fp8parity.report.plots import BETTER, COLORS, RED, WORSE, Trace, error
 from fp8parity.report.sections import snr
 from fp8parity.report.sections.gaps import REACH
-from fp8parity.report.summary import Report
+from fp8parity.report.summary import Evidence, Report
 from narrowed import some
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fp8parity.prediction import roofline
-from fp8parity.prediction.roofline import Roof
+from fp8parity.prediction import sizes as roofline
+from fp8parity.prediction.sizes import Roof
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.workload.shapes import GemmShape
 
@@ -46,5 +46,4 @@ def test_every_fp8_recipe_has_a_formula():
         if r.linear.quantized and not r.base and r.name.partition("-")[0] in ("te", "ao")
     }
     assert quantized - set(roofline.FORMULAS) == {"te-nvfp4"}
-    with pytest.raises(ValueError, match="no formula.*te-nvfp4"):
-        roofline.speed_up([GemmShape("a", 512, 512, 512)], META, "te-nvfp4")
+    assert roofline.speed_up([GemmShape("a", 512, 512, 512)], META, "te-nvfp4") is None

@@ -10,8 +10,7 @@ import pytest
 from fp8parity import cli
 from fp8parity.prediction.basis import Basis, basis
 from fp8parity.prediction.calibration import held_out
-from fp8parity.prediction.extrapolation import Size
-from fp8parity.prediction.residuals import Residual, residuals
+from fp8parity.prediction.residuals import Residual, Size, residuals
 from fp8parity.records import sets
 from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import AnyRecord, Throughput

@@ -11,7 +11,7 @@ from fp8parity.judging.module_filter import propose, speeds
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import TimeSplit
 from fp8parity.records.times import Category, LinearTime, Split
-from fp8parity.report import split as shown
+from fp8parity.report import timings
 from timings import CELL, HERE
 
 
@@ -70,7 +70,7 @@ def test_the_table_says_shares_linears_and_filter():
 
 def test_the_csv_has_every_bit():
     block = made(KV).model_copy(update={"variant": "eager"})
-    rows = list(csv.DictReader(io.StringIO(shown.as_csv([made(Q), block]))))
+    rows = list(csv.DictReader(io.StringIO(timings.SPLIT_RENDERERS["csv"]([made(Q), block]))))
     assert [r["category"] for r in rows] == ["gemm", "quantize", "idle"] * 2
     assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
     assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == (

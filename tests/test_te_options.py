@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fp8parity.numerics.spec import BF16, DEQUANTIZED
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.placed import QUANTIZED_WEIGHTS
+from fp8parity.recipes.recipe import QUANTIZED_WEIGHTS
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import torch
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report.commands import command
-from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Evidence, command
 from fp8parity.training import provenance
 from fp8parity.training.variables import NAMES, PREFIXES, recorded
 from verdicts import verdict

@@ -16,7 +16,7 @@ from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Source
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.placed import Rule
+from fp8parity.recipes.recipe import Rule
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.training.variants import Variant
