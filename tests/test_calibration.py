@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import table
-from fp8parity.judging.calibration import calibrate, canary_ratios
+from fp8parity.judging.calibration import calibrate, canary_ratios, choice
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band
 from fp8parity.records.schema import Measurement, Measurements, Trajectory
@@ -104,6 +104,12 @@ def test_a_schedule_without_signal_or_without_context_is_refused(run: Make, gap:
     found = calibrate(runs)
     assert not found.accepted
     assert any(problem in p for p in found.problems)
+
+
+def test_the_accepted_schedule_with_the_largest_signal_is_chosen(run: Make):
+    found = [calibrate(standard(run, outputs_shifted=(gap, 0))) for gap in (0.02, 0.05, 0.0001)]
+    assert choice(found) is found[1]
+    assert choice(found[2:]) is None
 
 
 def test_a_run_that_stopped_is_infinitely_far_away(run: Make):

@@ -122,7 +122,10 @@ def test_fp8_that_is_lost_on_the_way_is_seen_without_a_golden(runs, side, effect
         assert (
             change(found).moved,
             change(found).notes[0].startswith(f"in {side}: the recipe's arithmetic changed"),
-        ) == ("recipe moved", True)
+        ) == (
+            "recipe moved",
+            True,
+        )
 
 
 CELL = "te-block-nano-emulated"

@@ -7,6 +7,7 @@ from fp8parity.judging.gemm_sums import sums, total
 from fp8parity.records.gemms import GemmMode
 from gemm_records import made
 
+LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 CACHED = ("training, cached weights", "all")
 
 

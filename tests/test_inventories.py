@@ -49,7 +49,10 @@ def test_run_of_another_recipe_is_named(run, modules, words):
 
 def test_values_of_other_versions_are_added(run):
     first, lines = inventories.updated(Inventories(), [run(A)])
-    assert (lines[0], lines[-1]) == ("configurations: te-block emulated: format: E4M3", "modules: te-block on nano: 1")
+    assert (lines[0], lines[-1]) == (
+        "configurations: te-block emulated: format: E4M3",
+        "modules: te-block on nano: 1",
+    )
     second, lines = inventories.updated(first, [run(("a", "te.Linear", TE.replace("E4M3", "HYBRID")), B)])
     assert lines == [
         "configurations: te-block emulated: format: HYBRID (also E4M3)",

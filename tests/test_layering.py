@@ -133,8 +133,14 @@ def test_nothing_right_of_the_records_names_torch(room):
 @pytest.mark.parametrize(
     ("vendor", "doors"),
     [
-        ("transformer_engine", {"te.py", "te_fused.py", "te_attention.py", "te_gemms.py", "te_recipes.py"}),
-        ("torchao", {"torchao.py", "torchao_gemms.py", "torchao_prototype.py"}),
+        (
+            "transformer_engine",
+            {"te.py", "te_fused.py", "te_attention.py", "te_gemms.py", "te_recipes.py"},
+        ),
+        (
+            "torchao",
+            {"torchao.py", "torchao_gemms.py", "torchao_prototype.py"},
+        ),
     ],
 )
 def test_only_the_adapters_import_a_vendor(vendor, doors):

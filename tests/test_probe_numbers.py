@@ -17,7 +17,11 @@ from fp8parity.records import sets
 from fp8parity.records.schema import AnyRecord, Trajectory
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-PROBED = {"h200-gate-fifth": 36, "h100-gate-sixth": 36, "micro-xeon-probes": 18}
+PROBED = {
+    "h200-gate-fifth": 36,
+    "h100-gate-sixth": 36,
+    "micro-xeon-probes": 18,
+}
 """The runs with probes in each set. Three of these sets gave the numbers."""
 
 
@@ -43,7 +47,7 @@ def shifted(run: Trajectory, early: float = 0.0, late: float = 0.0) -> Trajector
             "probes": [
                 first.model_copy(update={"sqnr": first.sqnr + early}),
                 last.model_copy(update={"sqnr": last.sqnr + late}),
-            ]
+            ],
         }
     )
 
