@@ -166,7 +166,7 @@ def test_a_failing_test_shows_text():
     red = Verdict(cell=cell, check="gemm", status="fail", headline=EVIL, lines=[(EVIL, EVIL)])
     found = ParityFixture(SimpleNamespace(user_properties=[], nodeid="x"), SimpleNamespace())  # type: ignore[arg-type]  # it uses no more of an item
     with pytest.raises(pytest.fail.Exception) as raised:
-        found._report([(cell, lambda: red)], "gemm")
+        found._report([cell], lambda _: red, "gemm")
     assert "[/usr/lib/x.so]" in str(raised.value)
     assert not COMMAND.search(str(raised.value)) and "\x1b" not in str(raised.value)
 

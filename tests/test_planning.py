@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.gate.preflight import duration
+from fp8parity.gate.manifest import duration
 from fp8parity.planning import seconds
 from fp8parity.planning.seconds import TRAINED, Key, Seconds
 from fp8parity.planning.shards import Work, digest_of, estimate, longest_first, seconds_of, split, work
