@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 from fp8parity import checks
 from fp8parity.records.locks import golden, locked
-from fp8parity.training import locks
-from fp8parity.training.hardware import Hardware
-from fp8parity.training.locks import GPU, Use
+from fp8parity.training import hardware as locks
+from fp8parity.training.hardware import GPU, Hardware, Use
 from fp8parity.workload.presets import presets
 from own_models import own
 

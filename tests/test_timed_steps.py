@@ -17,8 +17,7 @@ from fp8parity.recipes import ConvertedModel, Recipe
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.timing import steps, turns
 from fp8parity.training import provenance
-from fp8parity.training.compiled_update import CompiledUpdate
-from fp8parity.training.step import MasterWeightOptimizer
+from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer
 from fp8parity.workload import corpus
 from timings import GPU, ROW
 from torch import nn

@@ -10,7 +10,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from fp8parity.training import provenance
-from fp8parity.training.variables import NAMES, PREFIXES, recorded
+from fp8parity.training.provenance import NAMES, PREFIXES, recorded
 from verdicts import verdict
 
 SECRET = "hunter2-and-more"
