@@ -132,7 +132,7 @@ def stand_in(monkeypatch):
 
     utils = {"AttentionParams": AttentionParams, "AttentionLogging": AttentionLogging, "get_attention_backend": backend}
     pytorch = {
-        "Linear": outer.linear(), "DotProductAttention": outer.attention(), "autocast": outer.autocast, "checkpoint": plain_checkpoint,
+        "Linear": outer.linear(), "GroupedLinear": nn.Module, "DotProductAttention": outer.attention(), "autocast": outer.autocast, "checkpoint": plain_checkpoint,
         "quantized_model_init": outer.quantized_model_init,
     }  # fmt: skip
     manager = SimpleNamespace(

@@ -17,7 +17,7 @@ from fp8parity.records.schema import Measurement
 from fp8parity.report import ablation as report
 from fp8parity.report import terminal
 from fp8parity.report.blocks import Paragraph
-from fp8parity.report.render_html import html
+from fp8parity.report.render import html
 from fp8parity.report.terminal import Screen
 from fp8parity.workload.experts import Experts
 from narrowed import some
@@ -44,7 +44,7 @@ def shares(spec: RunSpec, kind: str) -> dict[str, float]:
     assert all(len(set(numbers)) == BATCHES for of in found.values() for numbers in of.values()), (
         "each batch is another one"
     )
-    return {place: fmean(of["initial share"]) for place, of in found.items()}
+    return {place: fmean(numbers) for place, numbers in found["initial share"].items()}
 
 
 @pytest.mark.slow

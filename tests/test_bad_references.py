@@ -22,8 +22,9 @@ DAMAGED = [
 ]
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
-@pytest.mark.parametrize(("name", "text", "words"), DAMAGED)
+@pytest.mark.parametrize(
+    ("name", "text", "words", "workers"), [*((*row, ()) for row in DAMAGED), (*DAMAGED[0], ("-n", "2"))]
+)
 def test_a_damaged_reference_is_wrong_usage(project, name, text, words, workers):
     path = project / "golden" / name
     path.parent.mkdir(exist_ok=True)

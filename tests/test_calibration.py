@@ -1,25 +1,64 @@
-"""Calibration: noise and signal of made-up runs whose gaps are known, and the command on a short schedule."""
+"""Calibration: noise and signal of made-up runs whose gaps are known, and the command."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
-import calibrations
 import numpy as np
 import pytest
-from calibrations import SEEDS, STEPS, TAIL, Make, standard
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import table
-from fp8parity.judging.calibration import calibrate, canary_ratios, choice, learnt
+from fp8parity.judging.calibration import calibrate, canary_ratios, choice
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band
-from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.schema import Measurement, Measurements, Trajectory
+from fp8parity.records.storage import name_of, write_json
+from sessions import ROOT
+
+STEPS, TAIL = 80, 16
+SEEDS = (0, 1, 2)
+Make = Callable[..., Trajectory]
+
+
+def maker(trajectory: Make) -> Make:
+    """Makes a run of 80 steps whose gap to BF16 is ``gap`` at every step, plus ``early`` in the second window."""
+
+    def make(
+        name: str = "", seed: int = 0, gap: float = 0.0, early: float = 0.0, end: float = 3.0, **changes: object
+    ) -> Trajectory:
+        base = trajectory("te-current" if name == "recipe" else "bf16", seed)
+        loss = np.linspace(4.0 + 0.01 * seed, end, STEPS) * (1 + gap)
+        loss[8:16] *= 1 + early
+        given = {
+            "loss": loss.tolist(),
+            "schedule": base.schedule | {"steps": STEPS, "tail": TAIL},
+            "unigram": 4.0,
+            "bigram": 3.4,
+        }
+        return base.model_copy(update=given | {"variant": "" if name == "recipe" else name} | changes)
+
+    return make
+
+
+def standard(run: Make, **faults: tuple[float, float]) -> list[Trajectory]:
+    """BF16, two replicas with gaps of 1e-6, a recipe with gaps of -1e-4, 0 and 1e-4, and faults (tail gap, early gap)."""
+    found = []
+    for s in SEEDS:
+        found += [
+            run(seed=s),
+            run("replica1", s, 1e-6),
+            run("replica2", s, -1e-6 * s),
+            run("recipe", s, 1e-4 * (s - 1)),
+        ]
+        found += [run(name.replace("_", " "), s, gap, early) for name, (gap, early) in faults.items()]
+    return found
 
 
 @pytest.fixture
 def run(trajectory: Make) -> Make:
-    return calibrations.maker(trajectory)
+    return maker(trajectory)
 
 
 def test_noise_and_signal(run: Make):
@@ -37,11 +76,6 @@ def test_noise_and_signal(run: Make):
     assert found.accepted
     assert found.learnt == pytest.approx((4.0 - np.mean(np.linspace(4.0, 3.0, STEPS)[-TAIL:])) / 0.6)
     assert f"{'outputs shifted':<28}  3     +5.0000 (0.0000)    500.0" in table(found)
-
-
-def test_a_fault_that_nothing_sees_refuses_a_schedule(run: Make):
-    found = calibrate(standard(run, outputs_shifted=(0.05, 0), new_fault=(0.00002, 0)))
-    assert found.problems == ("nothing sees: new fault",)
 
 
 @pytest.mark.parametrize(
@@ -86,27 +120,11 @@ def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
     assert [line.sd for line in found.lines if line.name == "outputs shifted"] == [0.0], "it has no spread"
 
 
-def test_a_fault_that_is_not_a_number_is_seen(run: Make):
-    runs = standard(run, outputs_shifted=(0.05, 0))
-    lost = [
-        r.model_copy(update={"loss": [*r.loss[:70], math.nan]}) if r.variant else r
-        for r in runs
-        if not r.variant.startswith("rep")
-    ]
-    found = calibrate([*lost, *(r for r in runs if r.variant.startswith("rep"))])
-    assert {line.name: line.seen_by for line in found.lines}["outputs shifted"] == "tail"
-
-
 def test_what_a_calibration_needs(run: Make):
     with pytest.raises(ValueError, match="replicas and recipes"):
         calibrate([run(seed=s) for s in SEEDS])
     with pytest.raises(ValueError, match="one schedule and two BF16 seeds"):
         calibrate([*standard(run), run(seed=4, spec_hash="other")])
-
-
-def test_what_a_model_has_learnt_is_unknown_without_entropies(run: Make):
-    assert learnt(run(unigram=None), 3.0) is None
-    assert learnt(run(unigram=3.0, bigram=3.0), 3.0) is None
 
 
 @pytest.mark.slow
@@ -155,3 +173,53 @@ def test_the_canary_moves_in_units_of_its_bands(trajectory: Make):
         match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold",
     ):
         canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))
+
+
+Calibrate = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(trajectory: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Calibrate:
+    """It writes the runs of a schedule in which shifted outputs stand at ``gap``, and runs the command with them."""
+
+    def call(*options: str, gap: float = 0.05) -> tuple[int, str, str]:
+        for r in standard(maker(trajectory), outputs_shifted=(gap, 0)):
+            write_json(tmp_path / "set" / name_of(r), r.model_copy(update={"grad_norm": [1.0] * STEPS}))
+        code = main(["calibrate", "--from", str(tmp_path / "set"), "--golden-dir", str(ROOT / "golden"), *options])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("gap", "code", "last"),
+    [
+        (0.05, 0, "  accepted: each of 1 planted faults shows at 10 sd or more, or at 10 bands of the canary"),
+        (0.0005, 1, "  refused: shifted outputs stand below 10 sd in the tail"),
+    ],
+)
+def test_a_refused_schedule_is_1(command: Calibrate, gap: float, code: int, last: str):
+    found, out, err = command(gap=gap)
+    assert (found, err) == (code, "")
+    assert last in out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--seeds", "1"], "--seeds"),
+        (["--corpus", "synthetic", "--change", "steps=8", "--replicas", "1"], "--corpus and --change and --replicas"),
+        (["--device", "cpu", "--records", "elsewhere"], "--device and --records"),
+    ],
+)
+def test_what_to_train_is_refused_beside_records(command: Calibrate, options: list[str], named: str):
+    code, out, err = command(*options)
+    assert (code, out) == (2, "")
+    assert f"--from calibrates what is on record, and trains nothing; leave out {named}\n" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_set_that_cannot_be_calibrated_is_2(tmp_path: Path, trajectory: Make, capsys: pytest.CaptureFixture[str]):
+    write_json(tmp_path / name_of(trajectory()), trajectory())
+    assert main(["calibrate", "--from", str(tmp_path)]) == 2
+    assert f"{tmp_path}: a calibration needs one schedule and two BF16 seeds" in capsys.readouterr().err

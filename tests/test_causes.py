@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from fp8parity.judging.causes import _without
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Measurements
@@ -43,15 +42,6 @@ class TestUnquantized:
         made = changed(record("gemm", "bf16", among=XEON), recipe="te-block")
         assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized"]
 
-    def test_gradients_of_bf16(self):
-        [cause] = causes(verdict(changed(record("gradients", "bf16"), recipe="te-current")))
-        assert cause.startswith("total sqnr, ")
-        assert cause.endswith(": this is BF16's SQNR: nothing was quantized")
-
-    def test_records_without_gains_are_judged_as_well(self):
-        made = changed(record("gemm", "bf16"), recipe="te-block")
-        assert causes(verdict(made)) == ["fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized"]
-
     @pytest.mark.parametrize("value", [40.0, 60.0])
     def test_an_sqnr_that_is_too_high_but_not_bf16s_proves_nothing(self, value):
         found = verdict(changed(record("gemm", "te-block"), {"fprop sqnr": value}))
@@ -72,8 +62,6 @@ class TestAccumulation:
             ((-0.01, -0.01, -0.0101, -0.01), "the bias is the same for every K (-1.00% at K=512 and -1.00% at K=32768)"),
             ((0.01, 0.01, 0.01, 0.01), "a scale, not an accumulator"),
             ((-0.01, -0.02, -0.005, -0.01), ""),
-            ((0.01, 0.02, 0.03, 0.04), ""),
-            ((0.04, 0.03, 0.02, 0.01), ""),
             ((-0.01, -0.0145, -0.0152, -0.016), "the bias grows with K (-1.00% at K=512 and -1.60% at K=32768): a short accumulator"),
         ],
     )  # fmt: skip
@@ -83,38 +71,6 @@ class TestAccumulation:
         assert found.status == "fail"
         assert len(causes(found)) == bool(words)
         assert all(words in text for text in causes(found))
-
-
-def scaled(made: Measurements, factor: float) -> Measurements:
-    """The record of the same results, all multiplied by ``factor``: gains and SQNRs as they would be measured."""
-    old = {m.place: m.value for m in made.values}
-    new: dict[str, float] = {}
-    for m in made.values:
-        if m.metric == "fprop gain":
-            gain, sqnr = 1 + m.value, old[f"fprop sqnr @ {m.where}"]
-            rest = 10 ** (-sqnr / 10) - m.value**2
-            new[m.place] = gain * factor - 1
-            new[f"fprop sqnr @ {m.where}"] = -10 * math.log10(rest * factor**2 + (gain * factor - 1) ** 2)
-    return changed(made, new)
-
-
-class TestOneGemm:
-    def test_a_gain_of_all_operands_is_a_scale(self):
-        """Results that are 1% too small may also be rounded towards zero. 1% too large is a scale."""
-        made = record("gemm", "te-block", Execution.EMULATED, XEON)
-        small, large = (causes(verdict(scaled(made, factor))) for factor in (0.99, 1.01))
-        assert [text.rpartition(": ")[2] for text in small] == [
-            "a scale, or sums or results that are rounded towards zero"
-        ]
-        assert [text.rpartition(": ")[2] for text in large] == ["a scale, not an accumulator"]
-
-    def test_the_worst_rows_and_the_whole_are_told_apart(self):
-        made = record("gemm", "te-block", Execution.EMULATED, XEON)
-        lost = {"fprop worst row sqnr": 12.0, "fprop sqnr": 1.0}
-        found = changed(made, {m.place: m.value - lost[m.metric] for m in made.values if m.metric in lost})
-        assert causes(verdict(found)) == [
-            "fprop: its worst row lost up to 12 dB, the whole 1.0 dB: some rows (tokens) are wrong"
-        ]
 
     @pytest.mark.parametrize("which", ["row", "column"])
     @pytest.mark.parametrize(
@@ -133,10 +89,6 @@ class TestOneGemm:
         assert causes(verdict(found)) == [
             f"{gemm}: its worst {which} lost up to 12 dB, the whole 1.0 dB: some {which}s ({axis}) are wrong"
         ]
-
-    def test_a_gain_that_explains_all_of_the_noise_leaves_nothing(self):
-        assert math.isnan(_without(1.0, 0.0)) and math.isnan(_without(-1.0, 3.0))
-        assert _without(0.0, 28.5) == pytest.approx(28.5)
 
 
 def gained(factors: list[float]) -> Measurements:

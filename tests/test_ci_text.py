@@ -24,7 +24,9 @@ def test_one_annotation_a_failing_cell():
 
 
 def test_workflow_commands_are_escaped():
-    assert ci.error_line(("a: b, c%", "1%\r\n2: 3, 4")) == "::error title=a%3A b%2C c%25::1%25%0D%0A2: 3, 4"
+    assert ci.error_lines([("a: b, c%", "1%\r\n2: 3, 4")], {"GITHUB_ACTIONS": "true"}) == [
+        "::error title=a%3A b%2C c%25::1%25%0D%0A2: 3, 4"
+    ]
 
 
 GAP = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")

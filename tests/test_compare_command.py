@@ -1,15 +1,19 @@
-"""``fp8parity compare``: its exit status, what it prints, and the reports that it writes."""
+"""The command compare, and verdicts that another golden folder turns."""
 
 from __future__ import annotations
 
 import json
-import math
+import subprocess
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 import two_sides
 from fp8parity.cli import main
-from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import name_of, write_json
 from two_sides import TOML, save
 
 
@@ -50,16 +54,6 @@ def test_the_command_by_its_exit_status(command, tmp_path, capsys, new, code):
     assert [line for line in rest if line.endswith(told)] == [f"{tmp_path / side}: {told}" for side in ("old", "new")]
 
 
-@CASES
-def test_the_command_writes_markdown(command, tmp_path, capsys, new, code):
-    assert command(new, tmp_path / "c.md") == code
-    first = capsys.readouterr().out.splitlines()[0]
-    text = (tmp_path / "c.md").read_text()
-    assert f"**{first}**" in text
-    assert "| te-current-nano-emulated | loss |" in text
-    assert ("## What is missing" in text) == (code == 2)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -77,17 +71,6 @@ def test_the_command_with_bad_input(tmp_path, capsys, runs, arguments, words):
     assert words in capsys.readouterr().err
 
 
-def test_one_set_with_a_number_that_is_nan_is_still_one_set(tmp_path, capsys, runs, trajectory):
-    """NaN is not equal to NaN. The race of a kernel once left one in a gate."""
-    (tmp_path / "policy.toml").write_text(TOML)
-    cell, made = trajectory("te-current").cell, two_sides.provenance(trajectory)
-    value = [Measurement(metric="fprop sqnr", where="x", value=math.nan)]
-    nan = Measurements(cell=cell, check="gemm", values=value, notes=[], provenance=made, session="s")
-    old = save(tmp_path / "old", [*runs(), nan])
-    assert main(["compare", str(old), str(old), "--golden-dir", str(tmp_path)]) == 2
-    assert "old hold the same records" in capsys.readouterr().err
-
-
 def test_a_comparison_of_bf16_alone_says_so(tmp_path, capsys, runs):
     """Nothing moved is then no word about a recipe."""
     (tmp_path / "policy.toml").write_text(TOML)
@@ -95,3 +78,67 @@ def test_a_comparison_of_bf16_alone_says_so(tmp_path, capsys, runs):
     old, new = (save(tmp_path / name, side) for name, side in zip(("old", "new"), sides, strict=True))
     assert main(["compare", str(old), str(new), "--golden-dir", str(tmp_path)]) == 0
     assert "\nonly BF16 was compared, and no recipe\n" in capsys.readouterr().out
+
+
+Make = Callable[..., Trajectory]
+Turned = Callable[..., list[str]]
+MARGIN = '[[loss]]\nmargin = {}\nseeds = [3]\nwhy = "a made-up row"\n'
+FAR = (0.0101, 0.0104, 0.0097)
+NEAR = (0.0001, 0.0004, -0.0003)
+ONE = "te-current-nano-emulated loss parity: fail -> pass (the gap to BF16 is outside"
+
+
+@pytest.fixture
+def put(trajectory: Make, tmp_path: Path) -> Callable[..., str]:
+    """Stores BF16 and a recipe of three seeds as a set, and returns its path."""
+
+    def of(
+        name: str, gaps: tuple[float, ...] = (), shift: float = 0.0, session: str = "s", **provenance: object
+    ) -> str:
+        own = {"provenance": trajectory().provenance.model_copy(update=provenance), "session": session}
+        runs = [trajectory("bf16", s, shift, **own) for s in range(3)]
+        for r in runs + [trajectory("te-current", s, gap, **own) for s, gap in enumerate(gaps)]:
+            write_json(tmp_path / name / name_of(r), r)
+        return str(tmp_path / name)
+
+    return of
+
+
+@pytest.fixture(params=["golden diff", "judge --against"])
+def turned(
+    request: pytest.FixtureRequest, trajectory: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Turned:
+    """What a command says of sets when the margin becomes another one: how many verdicts turn, and which."""
+    old, new = tmp_path / "old" / "golden", tmp_path / "new" / "golden"
+
+    def said(*sets: str, margin: float = 0.005) -> list[str]:
+        for folder, own in ((old, 0.005), (new, margin)):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "policy.toml").write_text(MARGIN.format(own))
+            write_json(folder / "loss" / "nano-topics.json", from_runs([trajectory(seed=s) for s in range(3)], []))
+        if request.param == "golden diff":
+            for command in ("init -q", "add -A", "-c user.name=t -c user.email=t@t commit -qm x --allow-empty"):
+                subprocess.run(["git", *command.split()], cwd=old.parent, check=True)
+            (old / "policy.toml").write_text(MARGIN.format(margin))
+            assert main(["golden", "diff", "HEAD", "--golden-dir", str(old), "--records", *sets]) == 0
+        else:
+            assert main(["judge", *sets, "--golden-dir", str(new), "--against", str(old)]) in (0, 1)
+        lines = capsys.readouterr().out.splitlines()
+        [at] = [i for i, line in enumerate(lines) if " of the verdicts on " in line or " verdicts differ from " in line]
+        return [lines[at].split()[0], *lines[at + 1 :]]
+
+    return said
+
+
+def test_a_turn_on_one_machine_is_told_with_its_name(put: Callable[..., str], turned: Turned):
+    """The other machine passes before and after, and hides nothing, in whichever order the sets are named."""
+    sets = put("a", FAR, device="H100"), put("b", NEAR, device="H200")
+    for given in (sets, sets[::-1]):
+        count, line = turned(*given, margin=0.02)
+        assert count == "1"
+        assert line.startswith(f"  H100: {ONE}")
+
+
+def test_sessions_of_a_machine_that_differ_are_no_turn(put: Callable[..., str], turned: Turned):
+    """BF16 gets one verdict a session: it moved from its golden in the second one."""
+    assert turned(put("a"), put("b", shift=0.05, session="t")) == ["0"]

@@ -1,4 +1,4 @@
-"""Numerics checks of two record sets: a change is exact, and is held against the width of its limits."""
+"""Numerics checks of two record sets: a change is exact, and held against the width of its limits."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 import two_sides
-from fp8parity.judging.compare import compare
+from fp8parity.judging.compare import Comparison, compare
 from fp8parity.judging.policy.known_failures import Expected, KnownFailure, KnownFailures
 from fp8parity.judging.policy.rows import Band, Rule
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
+from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
+from sessions import GOLDEN, stored
 from two_sides import POLICY, WHY, change, compared
 
 TODAY = datetime.date(2026, 11, 23)
@@ -40,7 +42,6 @@ def measured(trajectory):
         ({}, {"sqnr": 27.9}, "recipe moved", "regression", 1),
         ({}, {"sqnr": 29.1}, "recipe moved", "regression", 1),
         ({"sqnr": 28.9}, {"sqnr": 28.1}, "recipe moved", "regression", 1),
-        ({"sqnr": 28.1}, {"sqnr": 28.9}, "recipe moved", "gain", 0),
         ({"sqnr": 27.0}, {"sqnr": 28.5}, "recipe moved", "gain", 0),
         ({"bias": 0.2}, {"bias": 1.9}, "recipe moved", "regression", 1),
         ({"bias": 1.9}, {"bias": 0.2}, "recipe moved", "gain", 0),
@@ -48,12 +49,7 @@ def measured(trajectory):
         ({"metric": "odd"}, {"metric": "odd", "sqnr": 28.4}, "cannot say", "unknown", 2),
         ({}, {}, "unchanged", "none", 0),
         ({"sqnr": math.nan}, {"sqnr": math.nan}, "unchanged", "none", 0),
-        ({"sqnr": math.inf}, {"sqnr": math.inf}, "unchanged", "none", 0),
-        ({}, {"bias": 1.25}, "noise", "none", 0),
-        ({"bias": 0.5}, {"bias": 1.5}, "recipe moved", "none", 0),
         ({"sqnr": 29.1}, {"sqnr": 28.9}, "recipe moved", "gain", 0),
-        ({"sqnr": 27.0}, {"sqnr": 27.4}, "recipe moved", "none", 0),
-        ({"metric": "odd"}, {"metric": "odd", "bias": 1.5}, "recipe moved", "none", 0),
         ({"sqnr": 27.0}, {"sqnr": 28.5, "bias": 2.1}, "recipe moved", "regression", 1),
     ],
 )
@@ -97,17 +93,6 @@ def test_a_metric_that_vanished_is_missing(measured):
     assert found.code == 2
 
 
-def test_of_bf16_the_framework_has_moved_and_of_a_recipe_the_recipe(measured):
-    """Each shift holds the exact change as its mean and both ends, of one number."""
-    old = [measured("2.12.0", recipe="bf16"), measured("2.12.0")]
-    found = compared(old, [measured("2.13.0", bias=1.5, recipe="bf16"), measured("2.13.0", bias=1.75)])
-    control, recipe = change(found, "bf16", "gemm"), change(found, kind="gemm")
-    assert control.recipe is None
-    assert control.framework == recipe.framework
-    shifts = [(s.mean, s.low, s.high, s.n, s.margin, s.text) for s in (control.framework, recipe.recipe) if s]
-    assert shifts == [(0.5, 0.5, 0.5, 1, 1.0, "+0.5 (bias @ g)"), (0.75, 0.75, 0.75, 1, 1.0, "+0.75 (bias @ g)")]
-
-
 @pytest.mark.parametrize("lacking", ["OLD", "NEW"])
 def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framework(measured, lacking):
     """BF16 is measured on one side only."""
@@ -124,18 +109,9 @@ def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framewo
     [
         (0.33, 1, 0.0, ("noise", "none", 0), "+0.02 (rms @ g, a known failure)"),
         (0.3, 1, 0.0, ("noise", "none", 0), "-0.01 (rms @ g, a known failure)"),
-        (0.33, 1, 0.32, ("noise", "none", 0), "+0.02 (rms @ g, a known failure)"),
         (0.31, 1, 0.0, ("unchanged", "none", 0), "+0 (rms @ g)"),
         (0.52, 1, 0.0, ("recipe moved", "regression", 1), "+0.21 (rms @ g)"),
         (0.33, 0, 0.0, ("recipe moved", "regression", 1), "+0.02 (rms @ g)"),
-    ],
-    ids=[
-        "more, within its range",
-        "less",
-        "out of its limits, within its range",
-        "equal",
-        "beyond its range",
-        "expired",
     ],
 )
 def test_a_number_that_is_known_to_be_wrong_moves_within_its_range(measured, new, days, high, result, text):
@@ -156,3 +132,67 @@ def test_a_number_that_is_known_to_be_wrong_moves_within_its_range(measured, new
     made = change(found, kind="gemm")
     assert (made.moved, made.effect, found.code) == result
     assert made.recipe and made.recipe.text == text
+
+
+CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
+BAND = Band(check=("accumulation",), metric=("fprop bias",), band=0.002, by="gpu", why=WHY)
+WIDE = Rule(check=("accumulation",), metric=("fprop bias",), low=-0.45, high=0.0002, why=WHY)
+GIVES = {"H100": -0.053, "H200": -0.038}
+"""What each GPU model gives. Nobody has measured a B200."""
+
+
+def bias(value: float) -> Measurement:
+    return Measurement(metric="fprop bias", where="K=32768", value=value)
+
+
+@pytest.fixture
+def moved(trajectory):
+    """Compares the bias of one device with that of another."""
+    key = NumberKey.of(CELL, "accumulation", bias(0))
+    numbers = MeasuredNumbers({gpu.lower(): {key: Number(value, "made")} for gpu, value in GIVES.items()})
+
+    def made(old: tuple[str, float], new: tuple[str, float], rules: tuple[Rule, ...] = (WIDE,)) -> Comparison:
+        held = POLICY.model_copy(update={"rule": rules, "band": (BAND,)})
+        sides = [
+            Measurements(
+                cell=CELL, check="accumulation", values=[bias(value)], session=version,
+                provenance=two_sides.provenance(trajectory, version, device, [9, 0]),
+            )
+            for version, (device, value) in zip(("2.12.0", "2.13.0"), (old, new), strict=True)
+        ]  # fmt: skip
+        return compare(sides[:1], sides[1:], Goldens(numbers=numbers), held)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "result"),
+    [
+        (("H100", -0.053), ("H200", -0.038), ("noise", "none", 0)),
+        (("H100", -0.0531), ("H200", -0.0379), ("noise", "none", 0)),
+        (("H100", -0.053), ("H200", -0.053), ("recipe moved", "regression", 1)),
+        (("H100", -0.038), ("H200", -0.038), ("recipe moved", "gain", 0)),
+        (("H100", -0.053), ("H200", math.nan), ("recipe moved", "regression", 1)),
+        (("H100", -0.053), ("H100", -0.038), ("recipe moved", "regression", 1)),
+        (("H100", -0.053), ("B200", -0.02), ("noise", "none", 0)),
+        (("H100", -0.053), ("B200", -0.5), ("recipe moved", "regression", 1)),
+    ],
+)  # fmt: skip
+def test_each_side_is_held_to_its_own_gpu_model(moved, old, new, result):
+    """Of a GPU that nobody has measured, the rule alone speaks."""
+    found = moved(old, new)
+    made = change(found, kind="accumulation")
+    assert (made.moved, made.effect, found.code) == result
+
+
+def test_a_gpu_model_of_which_nothing_is_known_cannot_be_judged(moved):
+    made = change(moved(("H100", -0.053), ("B200", -0.02), rules=()), kind="accumulation")
+    assert (made.moved, made.effect) == ("cannot say", "unknown")
+
+
+@pytest.mark.slow
+def test_gates_of_an_h100_and_an_h200_do_not_blame_a_recipe():
+    """Both are sound, and compare said that three recipes were worse."""
+    old, new = (sets.load([GOLDEN / "records" / name]) for name in ("h100-gate-sixth.zip", "h200-gate-fifth.zip"))
+    found = compare(old, new, *stored())
+    assert (found.code, found.having("regression")) == (0, [])

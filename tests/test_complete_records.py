@@ -88,15 +88,3 @@ def test_a_record_without_any_one_of_its_numbers_is_an_error(check):
 def test_a_record_of_an_older_schema_may_lack_a_place():
     [record] = records("defaults")
     assert status(record.model_copy(update={"values": record.values[1:], "partial": True}))[0] == "pass"
-
-
-def test_a_metric_that_is_lost_whole_is_named_once():
-    record = records("codes")[0]
-    kept = [m for m in record.values if m.metric == "differing codes"]
-    assert status(record.model_copy(update={"values": kept}))[1].endswith("policy names: differing scales")
-
-
-def test_without_a_row_a_record_may_lack_a_place():
-    [record] = records("defaults")
-    policy = stored()[1].model_copy(update={"complete": ()})
-    assert status(record.model_copy(update={"values": record.values[1:]}), policy)[0] == "pass"

@@ -106,12 +106,6 @@ def test_a_selected_test_that_left_no_record_is_named(trajectory, runs, outcome:
     assert line == f"the manifest of session s selected te-block-tiny-native {how}"
 
 
-@pytest.mark.parametrize("outcome", ["skipped", "passed"])
-def test_a_skip_and_a_test_without_records_are_not_missing(trajectory, runs, outcome: Outcome):
-    other = Selected(cell="te-block-tiny-native", test="test_gemm", outcome=outcome, reason="needs sm_90")
-    assert missing([note(trajectory, runs, other)], runs) == []
-
-
 def test_a_deleted_family_and_a_deleted_seed_are_named(trajectory, runs, golden, tmp_path, capsys):
     folder = put(tmp_path / "set", [r for r in runs if r.cell.is_control], note(trajectory, runs))
     assert judged(folder, golden) == 1

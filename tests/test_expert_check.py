@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from faults.fault import Blame, seen_of
 from fp8parity.judging.verdict import Verdict
-from fp8parity.recipes.adapters import torchao_experts
+from fp8parity.recipes.adapters import torchao_prototype
 from fp8parity.recipes.registry import linear_cells
 from narrowed import some
 from sessions import Session, cell
@@ -35,7 +35,7 @@ def test_blocks_across_two_experts_fail(session, judge, monkeypatch):
     monkeypatch.setitem(session.presets, "tiny-moe", replace(preset, model=narrow))
     with pytest.raises(ValueError, match="takes a multiple of 32 rows for each expert, and expert 0 has 208"):
         judge("ao-mxfp8")
-    monkeypatch.setitem(torchao_experts.MULTIPLE, torchao_experts.MXFP8TrainingOpConfig, 16)
+    monkeypatch.setitem(torchao_prototype.MULTIPLE, torchao_prototype.MXFP8TrainingOpConfig, 16)
     verdict = judge("ao-mxfp8")
     found = {(number.metric, number.where) for number in verdict.failing}
     assert verdict.status == "fail" and seen_of(verdict).blame == Blame.RECIPE

@@ -17,7 +17,7 @@ from fp8parity import recipes
 from fp8parity.cli import gemm, main
 from fp8parity.judging.published_gemms import beside
 from fp8parity.records.storage import name_of
-from fp8parity.report import gemms
+from fp8parity.report import timings
 from fp8parity.timing.gemms import Request
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.shapes import GemmShape
@@ -48,7 +48,7 @@ def test_a_failed_gemm_leaves_no_sum():
 
 def test_csv_has_a_line_for_each_gemm():
     record = changed(made(), "o wgrad training", **LOST)
-    found = list(csv.DictReader(io.StringIO(gemms.as_csv([record, made("llama3-8b")]))))
+    found = list(csv.DictReader(io.StringIO(timings.GEMM_RENDERERS["csv"]([record, made("llama3-8b")]))))
     assert len(found) == 24 + 30
     assert (found[0]["device"], found[0]["model"], found[0]["linear"], found[0]["gemm"]) == (
         "NVIDIA Made Up",
@@ -63,7 +63,7 @@ def test_csv_has_a_line_for_each_gemm():
 
 
 def test_json_has_sums_casts_and_published_rows():
-    (found,) = json.loads(gemms.as_json([made()]))
+    (found,) = json.loads(timings.GEMM_RENDERERS["json"]([made()]))
     assert found["sums"][0]["ratio"] == pytest.approx(1.9)
     assert [c["operand"] for c in found["casts"]][:3] == ["x", "w", "dy"]
     assert found["published"][0]["ratio"] == pytest.approx(1.578, abs=1e-3)

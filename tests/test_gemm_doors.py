@@ -22,7 +22,7 @@ def door(request):
     from fp8parity.recipes.adapters import torchao, torchao_gemms
 
     recipe, operands = recipes.get(request.param), draw(FAMILIES[0])
-    made = torchao_gemms.TorchaoGemms(recipe, torchao.config_for(recipe, emulate=True), operands, GemmTerms())
+    made = torchao_gemms.TorchaoGemms(recipe, torchao.config_for(recipe, emulate=True), operands)
     made.compiled.steps = {
         p: made.compiled._both(p) for p in torchao_gemms.READS
     }  # eager: the test is about numbers, not about time

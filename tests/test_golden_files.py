@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,6 @@ from fp8parity.judging.references.timed import GemmGolden, SpeedGolden
 from fp8parity.records.storage import checksum, write_json
 from paired import golden_of, runner
 from sessions import GOLDEN
-
-Edit = Callable[[str, object], Path]
 
 
 @pytest.fixture(scope="module")
@@ -56,56 +53,34 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "schema_version", 2, "schema 2 is unknown; this fp8parity reads schema 1"),
     (Golden, "model", "", "key model"),
     (Golden, "model", "other", "it holds other on topics; rename it"),
-    (Golden, "corpus", "other", "it holds nano on other; rename it"),
     (Golden, "spec_hash", "", "key spec_hash"),
-    (Golden, "fingerprint", "", "key fingerprint"),
-    (Golden, "floor", "NaN", "key floor"),
     (Golden, "schedule.tail", 0, "schedule: tail is 0; it is an integer from 1 to the 160 steps"),
-    (Golden, "schedule.tail", 12.5, "schedule: tail is 12.5"),
-    (Golden, "schedule.tail", 161, "schedule: tail is 161"),
-    (Golden, "schedule", {"tail": 40}, "schedule: it has no steps"),
     (Golden, "schedule.steps", 159, "seeds.0 has 160 losses; the schedule has 159 steps"),
-    (Golden, "schedule.lr", "Infinity", "key schedule.lr"),
     (Golden, "seeds", [], "key seeds"),
     (Golden, "seeds.1.seed", 0, "seeds: 0 appears twice"),
     (Golden, "seeds.1.initial_weights", "w0", "initial weights: w0 appears twice"),
     (Golden, "seeds.0.loss.7", "NaN", "key seeds.0.loss.7"),
-    (Golden, "seeds.0.loss.7", -1.0, "key seeds.0.loss.7"),
     (Golden, "seeds.0.loss", None, "seeds.0: 159 losses and 160 gradient norms"),
-    (Golden, "seeds.0.grad_norm.7", "NaN", "key seeds.0.grad_norm.7"),
     (Golden, "seeds.0.validation", [], "key seeds.0.validation"),
     (Golden, "seeds.0.validation.0.0", 160, "the last validation is at step 160 of 160"),
     (Golden, "seeds.0.validation", [[159, 3.5], [100, 3.6]], "the steps of its validations do not rise"),
     (Golden, "seeds.0.replicas.1.variant", "replica1", "replicas: replica1 appears twice"),
-    (Golden, "seeds.0.replicas.1.loss.3", "NaN", "key seeds.0.replicas.1.loss.3"),
     (Golden, "seeds.0.replicas.1.validation", [[100, 3.5]], "a replica was validated at other steps"),
     (Golden, "gradients", [{"metric": "a", "where": "b", "value": "NaN"}], "gradients: a @ b is nan"),
     (Golden, "gradients", [{"metric": "a", "where": "b", "value": 1}] * 2, "gradients: a @ b appears twice"),
     (Golden, "noise.0.recipes", ["bf16"], "bf16 is the control"),
-    (Golden, "noise.0.recipes", ["a", "a"], "recipes: a appears twice"),
-    (Golden, "noise.0.seeds", 1, "key noise.0.seeds"),
     (Golden, "noise.0.seeds", 25, "24 runs cannot have 25 seeds"),
     (Golden, "noise.0.window", 16, "20 windows of 16 steps do not make 160 steps"),
-    (Golden, "noise.0.loss.3", "NaN", "key noise.0.loss.3"),
     (Golden, "noise.0.loss.3", 0.5, "key noise.0.loss.3"),
-    (Golden, "noise.0.grad_norm.3", 5.0, "key noise.0.grad_norm.3"),
     (Golden, "noise.0.grad_norm", None, "20 windows of losses and 19 of gradient norms"),
-    (Golden, "noise.0.tail_sd", 0.0, "key noise.0.tail_sd"),
     (Golden, "noise.0.tail_sd", 0.01, "tail_sd 0.01 does not follow from its windows: they have at most"),
     (SpeedGolden, "schema_version", 7, "key schema_version"),
     (SpeedGolden, "gpu", "NVIDIA Other", "it holds NVIDIA Other, base; rename it"),
-    (SpeedGolden, "model", "small", "it holds NVIDIA Made Up, small; rename it"),
     (SpeedGolden, "content", "half a block", "key content"),
-    (SpeedGolden, "content", "block", "it holds NVIDIA Made Up, base block; rename it"),
     (SpeedGolden, "cells", {"te-current sideways": {}}, "cells.te-current sideways"),
     (SpeedGolden, f"{CELL}.ratio", "NaN", "ratio"),
     (SpeedGolden, f"{CELL}.low", 1.3, "the ratio, 1.2, is not inside its interval [1.3,"),
-    (SpeedGolden, f"{CELL}.pairs", 5, "pairs"),
-    (SpeedGolden, f"{CELL}.memory", -0.9, "memory"),
-    (SpeedGolden, f"{CELL}.tokens", 0, "tokens"),
     (SpeedGolden, f"{CELL}.bf16_tokens_per_second", 50000.0, "the ratio is 1.2, and that of its tokens/s is 1.97"),
-    (SpeedGolden, f"{CELL}.power_capped", 1.5, "power_capped"),
-    (SpeedGolden, f"{CELL}.attention", "", "attention"),
     (SpeedGolden, f"{CELL}.sessions", [], "sessions"),
     (GemmGolden, "model", "other", "it holds NVIDIA Made Up, GEMMs of other; rename it"),
     (
@@ -115,9 +90,6 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
         "the ratio of kernel, 2, is not inside its interval [2.1, 2.2]",
     ),
     (GemmGolden, f"{CELL}.gemms", {}, "gemms"),
-    (GemmGolden, f"{CELL}.bf16_tflops", 0, "bf16_tflops"),
-    (GemmGolden, f"{GEMM}.ratio", -1, "ratio"),
-    (GemmGolden, f"{GEMM}.error", "NaN", "error"),
     (GemmGolden, f"{GEMM}.accumulation", "slow", "accumulation"),
 ]
 

@@ -1,13 +1,111 @@
-"""Loss parity: each verdict from made-up records, and the messages a person reads."""
+"""The loss verdict: the decision table, and each status from made-up records."""
 
+from __future__ import annotations
+
+from itertools import product
 from pathlib import Path
 
 import pytest
-from fp8parity.judging import loss
+from fp8parity.judging import decide, loss
+from fp8parity.judging.decide import (
+    BETTER,
+    CHANGED,
+    INSIDE,
+    NONE,
+    STATUS,
+    TOO_GOOD,
+    UNDECIDED,
+    WORSE,
+    Changed,
+    Place,
+    Places,
+    Tolerance,
+)
 from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
+from fp8parity.judging.stats import Interval
 from fp8parity.records.schema import Module
+
+ALL = [Places(*p) for p in product(Place, Place, Place, (False, True))]
+
+
+def both(framework: Place, recipe: Place = NONE, total: Place = NONE, *, windows: bool = False) -> tuple[str, Changed]:
+    places = Places(framework, recipe, total, windows)
+    return decide.status_of(places), decide.changed_of(places)
+
+
+@pytest.mark.parametrize("rules", [STATUS, CHANGED], ids=["status", "changed"])
+def test_tables_answer_every_case_and_use_every_row(rules):
+    first = [next(i for i, rule in enumerate(rules) if rule.matches(p)) for p in ALL]
+    assert set(first) == set(range(len(rules)))
+
+
+@pytest.mark.parametrize(
+    ("places", "status", "changed"),
+    [
+        ((INSIDE, INSIDE, INSIDE), "pass", Changed.NOTHING),
+        ((INSIDE, WORSE, WORSE), "fail", Changed.RECIPE),
+        ((INSIDE, WORSE, INSIDE), "fail", Changed.RECIPE),
+        ((INSIDE, BETTER, BETTER), "improved", Changed.RECIPE),
+        ((INSIDE, TOO_GOOD, TOO_GOOD), "fail", Changed.RECIPE),
+        ((INSIDE, UNDECIDED, UNDECIDED), "inconclusive", Changed.UNKNOWN),
+        ((WORSE, INSIDE, WORSE), "drift", Changed.FRAMEWORK),
+        ((WORSE, WORSE, INSIDE), "drift", Changed.FRAMEWORK),
+        ((WORSE, WORSE, WORSE), "fail", Changed.BOTH),
+        ((WORSE, UNDECIDED, WORSE), "fail", Changed.FRAMEWORK),
+        ((WORSE, INSIDE, INSIDE), "pass", Changed.FRAMEWORK),
+        ((WORSE,), "drift", Changed.FRAMEWORK),
+        ((UNDECIDED,), "inconclusive", Changed.NOTHING),
+        ((INSIDE,), "pass", Changed.NOTHING),
+        ((WORSE, INSIDE), "drift", Changed.FRAMEWORK),
+        ((INSIDE, TOO_GOOD), "fail", Changed.RECIPE),
+        ((INSIDE, BETTER), "improved", Changed.RECIPE),
+        ((INSIDE, UNDECIDED), "inconclusive", Changed.UNKNOWN),
+    ],
+)
+def test_places_give_a_status_and_who_changed(places, status, changed):
+    assert both(*places) == (status, changed)
+
+
+def test_a_window_outside_blames_the_recipe_and_excuses_nothing():
+    assert both(INSIDE, INSIDE, INSIDE, windows=True) == ("pass", Changed.RECIPE)
+    assert both(WORSE, INSIDE, WORSE, windows=True) == ("fail", Changed.BOTH)
+
+
+@pytest.mark.parametrize("places", ALL)
+def test_a_worse_recipe_is_never_green(places):
+    status = decide.status_of(places)
+    if WORSE in (places.recipe, places.total) or TOO_GOOD in (places.total,):
+        assert status in ("fail", "drift", "inconclusive")
+    if status == "drift":
+        assert places.framework == WORSE
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "better", "place"),
+    [
+        (-0.9, 0.9, None, INSIDE),
+        (-0.9, 1.1, None, UNDECIDED),
+        (1.1, 1.2, None, WORSE),
+        (-1.2, -1.1, None, WORSE),
+        (1.1, 1.2, "above", BETTER),
+        (3.1, 3.2, "above", TOO_GOOD),
+        (2.9, 3.2, "above", BETTER),
+        (-1.2, -1.1, "below", BETTER),
+        (-3.2, -3.1, "below", TOO_GOOD),
+        (3.1, 3.2, "below", WORSE),
+        (float("nan"), float("nan"), None, UNDECIDED),
+    ],
+)
+def test_an_interval_has_a_place(low, high, better, place):
+    assert Tolerance(1.0, better).place(Interval((low + high) / 2, low, high, 3, 0.9)) == place
+
+
+@pytest.mark.parametrize("rules", [STATUS, CHANGED], ids=["status", "changed"])
+def test_the_documents_print_the_tables(rules):
+    assert decide.markdown(rules) in (Path(__file__).parents[1] / "docs" / "theory.md").read_text()
+
 
 ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")
 
@@ -58,11 +156,6 @@ def test_a_drifting_control_is_red_itself(trajectory, golden):
     assert judged(runs, runs, golden).status == "drift"
 
 
-def test_a_control_that_stayed_is_green(trajectory, golden):
-    runs = [trajectory(seed=s, gap=1e-4 * s) for s in range(3)]
-    assert judged(runs, runs, golden).status == "pass"
-
-
 def test_no_golden(trajectory):
     found = verdict(trajectory, None, (1e-4, 0, 0))
     assert found.status == "no-golden"
@@ -78,9 +171,6 @@ def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
 def test_a_recipe_that_converted_nothing_is_an_error(trajectory, golden):
     found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003), inventory=[])
     assert (found.status, found.headline) == ("error", "seed 0: the recipe converted no module")
-
-
-"""What a run holds since schema 2."""
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 module was converted"), (2, "2 modules were converted")])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from fp8parity.judging import numerics
 from fp8parity.judging.policy import known_failures
-from fp8parity.judging.policy.known_failures import KnownFailure, KnownFailures
+from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
@@ -100,14 +100,6 @@ def test_a_failure_without_numbers_is_known_by_its_words_alone(tmp_path):
     assert entries(tmp_path, 'says = "h"').mark(wrong(KNOWN)).status == "fail"  # the words do not name its number
 
 
-def test_what_is_not_known_is_said(tmp_path):
-    found = entries(tmp_path, f'{SQNR}\nkernel = "triton_a"').mark(
-        wrong(KNOWN, ("dgrad sqnr", "uniform", 21.0), kernels=("triton_b",))
-    )
-    says = "https://example.org/issues/7 is about something else: known_failures.toml does not name dgrad sqnr @ uniform 21, kernel triton_b"
-    assert ("not known", says) in found.lines
-
-
 ELSE = "https://example.org/issues/7 is about something else: known_failures.toml does not name"
 
 
@@ -124,12 +116,6 @@ def test_of_an_entry_only_what_it_does_not_name_is_told(tmp_path, named, given, 
     """An entry without kernels lets any kernel be blamed. A verdict may have no numbers at all."""
     found = entries(tmp_path, named).mark(given)
     assert (found.status, found.lines) == ("fail", [("not known", f"{ELSE} {told}")])
-
-
-def test_a_range_may_be_one_value(tmp_path):
-    known = entries(tmp_path, SQNR.replace("low = 20, high = 22", "low = 21, high = 21"))
-    assert known.mark(wrong(KNOWN)).status == "known"
-    assert known.mark(wrong(("fprop sqnr", "uniform", 21.001))).status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -179,12 +165,6 @@ class TestLossParity:
             "to control: first out": pytest.approx(0.05, abs=2e-3),
         }
 
-    def test_a_gap_is_in_every_part_that_sees_it(self, golden, run, tmp_path):
-        found, parts = self.parts(golden, run, at(100, STEPS, 0.01), tmp_path)
-        assert found.status == "fail"
-        assert {"tail gap", "to control", "first out", "validation", "last validation"} <= parts.keys()
-        assert parts["tail gap"] == pytest.approx(0.01, abs=1e-3)
-
     @pytest.mark.parametrize(("spike", "status"), [(0.05, "known"), (0.2, "fail")])
     def test_an_entry_names_the_part_and_its_range(self, golden, run, tmp_path, spike, status):
         names = [f'{{ metric = "{name}", low = 0.04, high = 0.06 }}' for name in ("first out", "to control: first out")]
@@ -192,21 +172,3 @@ class TestLossParity:
         assert known.mark(self.parts(golden, run, at(48, 56, spike), tmp_path)[0]).status == status
         gap_too = self.parts(golden, run, at(48, 56, 0.05) + at(120, STEPS, 0.01), tmp_path)[0]
         assert known.mark(gap_too).status == "fail"
-
-    def test_the_numbers_survive_the_way_between_processes(self, golden, run, tmp_path):
-        found = self.parts(golden, run, at(48, 56, 0.05), tmp_path)[0]
-        assert Verdict.model_validate_json(found.model_dump_json()).failing == found.failing
-        nan = Verdict.model_validate_json(wrong(("difference", "one block", NAN)).model_dump_json())
-        assert math.isnan(nan.failing[0].value)
-
-
-def test_an_entry_is_built_from_names_and_lists():
-    given = {
-        "check": "gemm",
-        "status": "fail",
-        "link": "https://x.org",
-        "expires": datetime.date(2999, 1, 1),
-        "why": "because of the scale",
-    }
-    made = KnownFailure.model_validate(given | {"number": [{"metric": "m", "low": 0, "high": 1}]})
-    assert made.number[0].where == ("",)

@@ -11,8 +11,7 @@ from fp8parity.judging import module_filter, speed
 from fp8parity.judging.module_filter import filtered
 from fp8parity.records.schema import Throughput, TimeSplit
 from fp8parity.report import RENDERERS
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.summary import Report
+from fp8parity.report.summary import Evidence, Report
 from test_block_command import SHAPE
 from test_split import KV, SAME, Q
 from test_split import made as split_of

@@ -10,7 +10,6 @@ import pytest
 import scipy.stats
 from fp8parity.judging import stats, tolerances
 from fp8parity.judging.policy import LossRow
-from fp8parity.judging.references import noise as spreads
 from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.stats import Prior
 from fp8parity.records.schema import Trajectory
@@ -104,16 +103,6 @@ def test_bf16_is_held_to_the_band_of_its_replicas(golden: Golden, run: Make):
     assert (found.status, [f.metric for f in found.failing], some(found.loss).first_out) == ("drift", ["first out"], 80)
 
 
-def test_the_error_rate_of_a_trend_is_shared_among_stages(bare: Golden, run: Make):
-    row = LossRow(margin=0.001, seeds=(2, 3), min_step_band=0.05, window=8, why="a made-up row")
-    runs = [run("te-current", s, 10, RISING) for s in SEEDS]
-    found = judged(bare, runs, [run(seed=s) for s in SEEDS], row=row)
-    gaps = [np.asarray(r.loss[-40:]) / np.asarray(bare.seeds[s].loss[-40:]) for s, r in enumerate(runs)]
-    changes = [g[20:].mean() - g[:20].mean() for g in gaps]
-    half = scipy.stats.t.ppf(1 - row.alpha / 2, 2) * np.std(changes, ddof=1) / 3**0.5
-    assert f"[{np.mean(changes) - half:+.3%}, {np.mean(changes) + half:+.3%}]" in dict(found.lines)["trend"]
-
-
 @pytest.mark.parametrize(("factor", "outside"), [(1.375, False), (1.3750001, True)])
 def test_a_last_validation_on_its_limit_is_inside(bare: Golden, run: Make, factor, outside):
     row = LossRow(margin=0.125, window=8, why="a made-up row")
@@ -131,33 +120,6 @@ def test_limits_without_measured_noise_are_multiples_of_the_margin(golden: Golde
     assert [x.last for x in (recipe, control, drift, replicas)] == pytest.approx([0.015, 0.015, 6e-4, 6e-4])
     assert [x.trend for x in (recipe, control, drift, replicas)] == [0.005, 0.005, 2e-4, 2e-4]
     assert min(replicas.loss.half) == pytest.approx(6e-4)
-
-
-def test_bf16_with_replicas_has_bands_from_their_pairs(golden: Golden, bare: Golden):
-    row = LossRow(margin=0.005, bf16_margin=1e-6, window=8, min_norm_band=0.01, why="a made-up row")
-    paired = tolerances.control_limits(golden, row)
-    assert paired.norm is not None
-    assert len(set(paired.loss.half)) > 1
-    for flat in (tolerances.control_limits(bare, row), tolerances.control_limits(golden, PLAIN)):
-        assert flat.norm is None
-        assert len(set(flat.loss.half)) == 1
-
-
-def test_the_prior_of_replicas_is_their_root_mean_square_gap(golden: Golden, bare: Golden):
-    """Replicas that are 0.02% and 0.04% off have one of 0.0316%. It is 0.001% at least."""
-    assert tolerances.replica_prior(golden) == Prior(1e-5, 6)
-    assert tolerances.replica_prior(bare) is None
-    replicas = [
-        [
-            r.model_copy(update={"loss": (np.asarray(s.loss) * (1 + gap)).tolist()})
-            for r, gap in zip(golden.seeds[0].replicas, (2e-4, 4e-4), strict=True)
-        ]
-        for s in bare.seeds
-    ]
-    apart = [s.model_copy(update={"replicas": r}) for s, r in zip(bare.seeds, replicas, strict=True)]
-    found = some(tolerances.replica_prior(bare.model_copy(update={"seeds": apart, "spec_hash": "apart"})))
-    assert found.df == 6
-    assert found.sd == pytest.approx(10**0.5 * 1e-4)
 
 
 def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Golden):
@@ -178,10 +140,3 @@ def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Gol
 def test_a_recipe_without_measured_noise_says_so(golden: Golden, run: Make):
     found = judged(golden, [run("te-nvfp4", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS])
     assert any(text.startswith("no spread of te-nvfp4 on nano") for text in found.unmeasured)
-
-
-def test_pairs_are_runs_with_a_control_of_their_machine(run: Make):
-    other = run().provenance.model_copy(update={"device": "another"})
-    first, second, lost = run("te-current", 0, 1), run("te-block", 5, 1), run("te-current", 1, 1, provenance=other)
-    records = [first, second, lost, run(seed=0), run(seed=5), run(seed=1), run(seed=0, variant="replica1")]
-    assert spreads.pairs(records) == [(first, records[3]), (second, records[4])]

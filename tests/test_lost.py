@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import two_sides
 from fp8parity.cli import main
-from fp8parity.judging.compare.change import lost
-from fp8parity.judging.completeness import lost_shards, missing, problems
+from fp8parity.judging.completeness import lost_shards
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.schema import Measurement, Measurements
-from two_sides import save
+from two_sides import TOML, save
 
 CELL = "ao-mxfp8-nano-emulated"
 CRASHED = Selected(cell=CELL, test="test_gemm", outcome="failed")
@@ -33,16 +32,14 @@ def session(trajectory):
 
 @pytest.fixture
 def sides(runs, tmp_path) -> list[str]:
-    """Two sets that agree to the bit."""
-    return [str(save(tmp_path / "old", runs())), str(save(tmp_path / "new", runs("2.13.0")))]
-
-
-def test_the_problems_of_a_session_are_missing_parts(session):
-    assert problems([session(), session(problems=[REQUIRED, "x"], session="t")]) == [
-        f"session t: {REQUIRED}",
-        "session t: x",
+    """Two sets that agree to the bit, and options with a golden folder that is read fast."""
+    (tmp_path / "policy.toml").write_text(TOML)
+    return [
+        "--golden-dir",
+        str(tmp_path),
+        str(save(tmp_path / "old", runs())),
+        str(save(tmp_path / "new", runs("2.13.0"))),
     ]
-    assert missing([session(problems=[REQUIRED])], []) == [f"session s: {REQUIRED}"]
 
 
 @pytest.mark.parametrize(
@@ -59,23 +56,12 @@ def test_a_shard_that_died_before_it_selected_anything_is_lost(session, status, 
     assert lost_shards([session(shard=first), session(*selected, shard=second, session="t", status=status)]) == lines
 
 
-def test_what_a_side_lost_has_its_cell_its_tests_and_its_side(session):
-    gone = session(
-        CRASHED, CRASHED.model_copy(update={"test": "test_state", "outcome": "not run"}), problems=[REQUIRED]
-    )
-    assert [m.text for m in lost([gone], [], "NEW")] == [
-        f"{CELL} test_gemm (no record holds it), test_state (it was not run) (in NEW)",
-        f"session s: {REQUIRED} (in NEW)",
-    ]
-    assert lost([], [], "OLD") == []
-
-
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_cell_that_only_one_manifest_knows_is_no_parity(sides, session, capsys, side):
     """It is new in NEW, or both sides lost it: no record shows it."""
     assert main(["compare", *sides]) == 0
     capsys.readouterr()
-    manifest.write(Path(sides[side]), session(CRASHED))
+    manifest.write(Path(sides[2 + side]), session(CRASHED))
     assert main(["compare", *sides]) == 2
     words = f"missing: {CELL} test_gemm (no record holds it) (in {('OLD', 'NEW')[side]})"
     out = " ".join(capsys.readouterr().out.split())
@@ -89,7 +75,10 @@ def test_a_kept_run_that_lost_a_part_is_red(trajectory, session, tmp_path, capsy
     green = Measurements.model_validate({"cell": cell, "check": "gemm", "values": [row], **where})
     whole, part = (save(tmp_path / name, [green]) for name in ("whole", "part"))
     manifest.write(part, session(CRASHED))
-    kept = ["--parity-records", str(tmp_path / ".parity")]
+    (tmp_path / "policy.toml").write_text(
+        f'{TOML}[[rule]]\ncheck = "gemm"\nlow = 28\nhigh = 29\nwhy = "a made-up row"\n'
+    )
+    kept = ["--parity-records", str(tmp_path / ".parity"), "--golden-dir", str(tmp_path)]
     for folder, code in ((whole, 0), (part, 1)):
         assert main(["history", "add", folder.name, str(folder), *kept]) == 0
         assert main(["history", "last", *kept]) == code

@@ -44,15 +44,9 @@ def test_a_session_killed_on_another_corpus_is_red(trajectory, runs, golden, tmp
         ([], OWN, False),
         (OWN, [], False),
         (OWN, OWN, True),
-        ([*OWN, *TOPICS], OWN, True),
-        ([*OWN, *TOPICS], [*TOPICS, *OWN], True),
-        (OWN, [*OWN, *TOPICS], False),
         (["--parity-seeds", "2"], [], False),
-        (["--parity-seeds", "2"], ["--parity-seeds", "5"], False),
         ([], ["--parity-mode", "compiled"], False),
-        ([], ["--parity-model-factory", "mine:gpt"], False),
         ([], ["--parity-golden-update"], False),
-        (["--parity-golden-update", *OWN], [*OWN, "--parity-golden-update"], True),
         ([], ["--parity-records", "elsewhere", "--parity-execution", "emulated", "-m", "cpu"], True),
         (["--parity-resume", *OWN, "-k", "te"], ["--parity-recipe", "te-*", *OWN], True),
     ],
@@ -61,13 +55,6 @@ def test_only_the_same_question_makes_up_for_a_test_that_was_not_run(trajectory,
     """Options that choose tests, folders or old runs ask nothing else of a test."""
     made = note(trajectory, runs)
     assert (missing([asked(made, *whole), killed(made, *lost)], runs) == []) == good
-
-
-@pytest.mark.parametrize(("later", "good"), [(OWN, True), ([*OWN, *TOPICS], True), (TOPICS, False), ([], False)])
-def test_only_the_same_question_makes_up_for_a_crash(trajectory, runs, later, good):
-    crashed = Selected(cell="te-current-nano-emulated", test="test_loss", outcome="failed")
-    first = asked(note(trajectory, runs[:3], crashed), *OWN)
-    assert (missing([first, asked(note(trajectory, runs, session="t"), *later)], runs) == []) == good
 
 
 @pytest.mark.parametrize(

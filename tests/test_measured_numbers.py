@@ -107,12 +107,6 @@ class TestWriting:
         assert found.tables["shared"][KEY].value == (value if change else 28.5)
         assert lines == ([f"shared: {KEY}: {change}, band 0.75)"] if change else [])
 
-    def test_source_that_no_number_needs_is_dropped(self, bounds, tmp_path):
-        bounds(record(28.5))
-        first = load(tmp_path).sources
-        bounds(record(20.0))
-        assert len(load(tmp_path).sources) == 1 and load(tmp_path).sources != first
-
     def test_number_without_a_band_is_not_kept(self, bounds):
         unchanged = ["no number differs from the stored one by more than a third of its band"]
         assert bounds(record(metric="other")) == unchanged
@@ -126,11 +120,6 @@ class TestWriting:
     def test_number_that_is_not_finite_is_refused(self, value):
         with pytest.raises(ValueError, match=f": {value} cannot be a reference, because it is not finite$"):
             updated(MeasuredNumbers(), [record(value)], SOURCE, POLICY)
-
-    def test_source_is_of_the_content_and_not_of_the_order(self):
-        a, b = record(1.0), record(2.0, where="b")
-        assert Source.of([a, b], "x") == Source.of([b, a], "x")
-        assert Source.of([a], "x").source != Source.of([b], "x").source
 
 
 class TestFiles:
@@ -211,15 +200,6 @@ class TestLookup:
         cell, m = record(execution=asked).cell, record().values[0]
         assert (table.find(cell, "gemm", m, band, "NVIDIA H200") is not None) is is_found
         assert table.find(cell.model_copy(update={"ranks": 2}), "gemm", m, band, "NVIDIA H200") is None
-
-    def test_own_numbers_replace_those_of_the_base(self):
-        other = Source("b2", "base", "NVIDIA H100", "torch 9", "b2c3")
-        base = MeasuredNumbers(
-            {"shared": {KEY: Number(1.0, "b2"), KEY._replace(where="z"): Number(2.0, "b2")}}, (other,)
-        )
-        found = numbers(KEY).over(base)
-        assert found.tables["shared"] == {KEY: Number(28.5, "a1"), KEY._replace(where="z"): Number(2.0, "b2")}
-        assert found.sources == (other, SOURCE)
 
 
 STORED = load(GOLDEN)

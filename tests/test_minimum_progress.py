@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import paired
 import pytest
-from fp8parity.judging.policy import LossRow
-from fp8parity.judging.references.loss import from_runs
 from paired import ROW, SEEDS, STEPS
 
 
@@ -66,21 +64,3 @@ def test_otherwise_it_passes(run, fell, entropies):
 def test_a_model_that_learnt_but_no_context_is_inconclusive_for_that_reason(trajectory):
     found = verdict(paired.runner(trajectory), ROW, unigram=4.0, bigram=3.0)
     assert (found.status, "31% of the way" in found.headline) == ("inconclusive", True)
-
-
-@pytest.mark.parametrize(
-    ("fell", "learnt", "status"), [(0.0, 0.5, "pass"), (0.001, 0.5, "inconclusive"), (0.0, 0.51, "inconclusive")]
-)
-def test_a_share_that_is_reached_exactly_is_enough(trajectory, fell, learnt, status):
-    """The loss stays at 4.5 nats, half the way from the unigram to the bigram entropy."""
-
-    def flat(recipe: str, seed: int, loss: float):
-        values = {"loss": [loss] * 12, "validation": [(11, loss)], "unigram": 5.0, "bigram": 4.0}
-        return trajectory(recipe, seed, **values)
-
-    controls = [flat("bf16", s, 4.5) for s in range(3)]
-    row = LossRow(
-        margin=0.005, seeds=(3,), window=4, min_loss_drop=fell, min_context_learned=learnt, why="a made-up row"
-    )
-    runs = [flat("te-current", s, 4.5 * (1 + 1e-4 * (s + 1))) for s in range(3)]
-    assert paired.judged(from_runs(controls, []), runs, controls, row=row).status == status

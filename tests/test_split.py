@@ -12,7 +12,7 @@ from fp8parity.judging.module_filter import LinearSpeed, propose, speeds
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import TimeSplit
 from fp8parity.records.times import Category, LinearTime, Split
-from fp8parity.report import split as shown
+from fp8parity.report import timings
 from timings import CELL, HERE
 
 
@@ -90,7 +90,7 @@ def test_the_table_says_shares_linears_and_filter():
 
 def test_the_csv_has_every_bit():
     block = made(KV).model_copy(update={"variant": "eager"})
-    rows = list(csv.DictReader(io.StringIO(shown.as_csv([made(Q), block]))))
+    rows = list(csv.DictReader(io.StringIO(timings.SPLIT_RENDERERS["csv"]([made(Q), block]))))
     assert [r["category"] for r in rows] == ["gemm", "quantize", "idle"] * 2
     assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
     assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == (
@@ -102,7 +102,7 @@ def test_the_csv_has_every_bit():
 
 
 def test_the_json_holds_linears_and_filter():
-    found, other = json.loads(shown.as_json([made(Q, KV), made(Q)]))
+    found, other = json.loads(timings.SPLIT_RENDERERS["json"]([made(Q, KV), made(Q)]))
     assert found["filter"]["filters"] == ["k_proj", "v_proj"] and found["filter"]["gain"] == pytest.approx(1.02)
     assert [(x["linears"][0], x["slower"]) for x in found["linears"]] == [
         ("attention.k_proj", True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from own_models import Pair
 from sessions import NANO, cell
-from te_stand_in import AttentionLogging, Primary, forget
+from te_stand_in import AttentionLogging, Primary
 from te_stand_in import stand_in as stand_in
 
 from conftest import measured, subject
@@ -44,27 +43,6 @@ def test_te_caches_and_quantized_weights_follow_the_masters(session, stand_in):
     assert all(
         abs(found[f"{weights} sqnr @ tiny steps"] - plain) < 0.5 for weights in ("cached weight", "quantized weights")
     )
-
-
-def test_older_te_names_serve_as_well(session, stand_in, monkeypatch):
-    """Before TE 2.9 the region was fp8_autocast(fp8_recipe=...), quantized weights fp8_model_init, and the state manager's module fp8."""
-    now = measured(state.measure(subject(session, "te-current", "native")))
-    forget()
-    pytorch, manager = sys.modules["transformer_engine.pytorch"], sys.modules["transformer_engine.pytorch.quantization"]
-    entered = []
-
-    def fp8_autocast(enabled, fp8_recipe, fp8_group=None):
-        entered.append(type(fp8_recipe).__name__)
-        return stand_in.autocast(enabled, fp8_recipe)
-
-    for name in ("autocast", "quantized_model_init", "quantization"):
-        monkeypatch.delattr(pytorch, name)
-    monkeypatch.delitem(sys.modules, "transformer_engine.pytorch.quantization")
-    monkeypatch.setitem(sys.modules, "transformer_engine.pytorch.fp8", manager)
-    monkeypatch.setattr(pytorch, "fp8_autocast", fp8_autocast, raising=False)
-    monkeypatch.setattr(pytorch, "fp8_model_init", stand_in.quantized_model_init, raising=False)
-    assert measured(state.measure(subject(session, "te-current", "native"))) == now
-    assert set(entered) == {"Float8CurrentScaling"}
 
 
 def test_stale_te_cache_is_found(session, stand_in):

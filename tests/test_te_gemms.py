@@ -10,9 +10,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from fp8parity import recipes
-from fp8parity.numerics.formats import FORMATS
 from fp8parity.numerics.operands import FAMILIES, Operands, draw
-from fp8parity.numerics.scaling import delayed_scale
 from fp8parity.recipes import adapters
 from fp8parity.recipes.adapter import GemmTerms
 
@@ -102,17 +100,12 @@ def te_gemms(monkeypatch):
         module.__dict__.update(content)
         monkeypatch.setitem(sys.modules, path, module)
     sys.modules[f"{name}.pytorch.module"].base = sys.modules[f"{name}.pytorch.module.base"]  # type: ignore[attr-defined]
-    scale = SimpleNamespace(scale_of=lambda amax, op: delayed_scale(amax, torch.ones_like(amax), FORMATS[op.format]))
-    monkeypatch.setitem(sys.modules, "fp8parity.recipes.adapters.te", scale)
-    room = "fp8parity.recipes.adapters"
-    for part in ("te_gemms", "te_grouped"):
-        monkeypatch.delitem(sys.modules, f"{room}.{part}", raising=False)
+    module_name = "fp8parity.recipes.adapters.te_gemms"
+    monkeypatch.delitem(sys.modules, module_name, raising=False)
     CALLS.clear()
-    yield importlib.import_module(f"{room}.te_gemms")
-    for part in ("te_gemms", "te_grouped"):
-        sys.modules.pop(f"{room}.{part}", None)
-        if hasattr(adapters, part):
-            delattr(adapters, part)
+    yield importlib.import_module(module_name)
+    sys.modules.pop(module_name, None)
+    vars(adapters).pop("te_gemms", None)
 
 
 def door(te_gemms, recipe="te-current", made=None, **terms):
@@ -173,10 +166,9 @@ def test_delayed_scale_is_that_of_the_amax(te_gemms):
 
 @pytest.mark.parametrize("main_grads", [False, True])
 def test_experts_run_as_one_grouped_gemm(te_gemms, main_grads):
-    grouped = importlib.import_module("fp8parity.recipes.adapters.te_grouped")
     drawn = [draw(FAMILIES[0], repeat) for repeat in range(3)]
     operands = Operands(*(torch.stack([getattr(d, name) for d in drawn]) for name in ("x", "w", "dy")))
-    made = grouped.TEGroupedGemms(
+    made = te_gemms.TEGroupedGemms(
         recipes.get("te-current"), SimpleNamespace(), operands, GemmTerms(main_grads=main_grads)
     )
     for cast in made.casts:

@@ -16,9 +16,8 @@ from fp8parity.judging import gemms, speed
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, THROUGHPUT, Verdict
 from fp8parity.records.schema import AnyRecord, Throughput, Trajectory
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import RENDERERS, render_data, worths
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.summary import Report
+from fp8parity.report import RENDERERS, render, timed
+from fp8parity.report.summary import Evidence, Report
 from narrowed import some
 from sessions import GOLDEN
 from test_block_command import SHAPE
@@ -75,7 +74,7 @@ def test_a_step_beside_its_losses_has_a_worth():
     verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})
     records = [steep(r) if isinstance(r, Trajectory) else r for r in given.records]
     [row] = table(verdicts, *records)
-    [worth] = worths.worths(verdicts, Evidence(records)).values()
+    [worth] = timed.worths(verdicts, Evidence(records)).values()
     assert [float(row[f"worth{p}_ratio"]) for p in ("_low", "", "_high")] == list(some(worth.worth))
     assert [float(row[f"more_tokens{p}_share"]) for p in ("_low", "", "_high")] == list(some(worth.later))
     block = next(v for v in verdicts if v.speed).model_copy(update={"check": BLOCK_THROUGHPUT})
@@ -123,7 +122,7 @@ def test_other_checks_have_no_row():
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.1 + 0.2, 1e-300, 2**63 - 1])
 def test_a_number_comes_back(value):
-    text = render_data.as_csv(["a", "b"], [[value, None]])
+    text = render.as_csv(["a", "b"], [[value, None]])
     [row] = read(text)
     assert type(value)(row["a"]) == value or (math.isnan(value) and math.isnan(float(row["a"])))
     assert row["b"] == ""

@@ -12,8 +12,8 @@ from fp8parity.numerics.formats import E4M3
 from fp8parity.numerics.operands import sqnr
 from fp8parity.numerics.scaling import quantize
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.adapters import torchao_experts
-from fp8parity.recipes.adapters.torchao_experts import GroupedLinears, config_for, describe, linear_spec
+from fp8parity.recipes.adapters import torchao_prototype
+from fp8parity.recipes.adapters.torchao_prototype import GroupedLinears, config_for, described, linear_spec
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
@@ -140,12 +140,12 @@ def test_native_rowwise_experts_use_the_grouped_gemm(monkeypatch):
         asked.append((type(config).__name__, tuple(weight.shape), weight.stride(-2), offs.tolist(), offs.dtype))
         return torch.zeros(x.shape[0], weight.shape[2], dtype=x.dtype)
 
-    monkeypatch.setattr(torchao_experts, "_quantize_then_scaled_grouped_mm", kernel)
+    monkeypatch.setattr(torchao_prototype, "_quantize_then_scaled_grouped_mm", kernel)
     module = converted("native", "ao-rowwise")
     assert isinstance(module, GroupedLinears)
     module(normal("x", sum(COUNTS), K), groups())
     assert asked == [("Float8TrainingOpConfig", (3, K, N), 1, [64, 96, 192], torch.int32)]
-    assert describe(module).endswith("wgrad_x: e4m3 row ao-pow2; emulate=False")
+    assert described("up", module).config.endswith("wgrad_x: e4m3 row ao-pow2; emulate=False")
     inventory = apply(models.build(MIXED, 0), RECIPES["ao-rowwise"], Execution.NATIVE, tokens=64).inventory
     assert {m.facts["kind of experts"] for m in inventory if ".mlp." in m.fqn} == {"GroupedLinears"}
     assert {m.kind for m in inventory if ".attention." in m.fqn} == {"Float8Linear"}

@@ -1,4 +1,4 @@
-"""Records of GPUs and recipes without measured numbers: what is wrong is red, what nobody measured is said."""
+"""The project's own rules: hardware and recipes without numbers, and trends of accumulation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.schema import Measurements
-from sessions import measurements, verdict
+from fp8parity.records.schema import Measurement, Measurements
+from sessions import cell, measurements, verdict
+from trajectories import PROVENANCE
 
 RECORDS = measurements("h200")
 GPU = "NVIDIA GB200"
@@ -85,3 +86,31 @@ def test_the_numbers_of_bf16_are_no_quantized_recipes(check, recipe):
     assert bf16.status == "fail", bf16.headline
     gemms = {place.split()[0] for place, _ in bf16.lines} & set(GEMMS)
     assert gemms or check == "gradients"
+
+
+LENGTHS = ("K=512", "K=2048", "K=8192", "K=32768")
+FLAT = [-0.0018, -0.0246, -0.0352, -0.0379]
+"""te-current's fprop on an H200 (golden/numerics/nvidia-h200.csv)."""
+
+
+def held(biases: list[float], execution: str = "native", metric: str = "fprop bias") -> Verdict:
+    values = [Measurement(metric=metric, where=k, value=v) for k, v in zip(LENGTHS, biases, strict=True)]
+    of = cell("te-current", execution)
+    return verdict(
+        Measurements(cell=of, check="accumulation", values=values, provenance=PROVENANCE, session="s", partial=True)
+    )
+
+
+def test_a_falling_bias_is_green():
+    assert held(FLAT).status == "pass"
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_bias_that_rises_is_named_with_the_one_before(at):
+    rising = [*FLAT]
+    rising[at] = rising[at - 1] + 0.0003
+    found = held(rising)
+    assert found.status == "fail"
+    [(place, text)] = [line for line in found.lines if "by more than" in line[1]]
+    assert place == f"fprop bias @ {LENGTHS[at]}"
+    assert text.startswith(f"{rising[at]:.6g} is above {rising[at - 1]:.6g} at {LENGTHS[at - 1]} by more than 0.0002 (")
