@@ -78,7 +78,7 @@ FAULTS = (
     _fault(
         "a cast that takes longer",
         _slower("up fprop training", 1.2),
-        "up fprop training below its band",
+        "slower: up fprop training",
         "up fprop training",
     ),
     _fault(
@@ -135,12 +135,12 @@ FAULTS = (
     _fault(
         "all casts slower",
         lambda: gemm_records.made(training=1.6 * 0.93),
-        "slower: the training sum is 1.488x BF16, golden 1.600x",
+        "slower: training sum 1.488x BF16, golden 1.600x",
     ),
     _fault(
         "kernels of another version",
         lambda: gemm_records.made(kernel=1.9 * 0.9),
-        "slower: the kernel sum is 1.710x BF16, golden 1.900x",
+        "slower: kernel sum 1.710x BF16, golden 1.900x",
     ),
     _fault(
         "a gradient that is added to, not written",
