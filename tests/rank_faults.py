@@ -19,8 +19,7 @@ import pytest
 import torch
 from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, parity, sharding, train, worker
-from fp8parity.distributed.arms import ARMS, Arm
-from fp8parity.distributed.sharding import ShardedOptimizer, local
+from fp8parity.distributed.sharding import ARMS, Arm, ShardedOptimizer, local
 from fp8parity.distributed.train import Together, alone
 from torch import Tensor
 

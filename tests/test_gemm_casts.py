@@ -21,7 +21,7 @@ def test_another_compiler_may_fuse_casts_as_it_sees_fit():
     )
     assert judged(more, golden).status == "pass"
     slow = changed(more, "up fprop training", recipe_seconds=[s * 1.2 for s in more.gemms[13].recipe_seconds])
-    assert judged(slow, golden).headline == "slower: up fprop training below its band"
+    assert judged(slow, golden).headline.startswith("slower: up fprop training")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from fp8parity.cli import gemm, main
 from fp8parity.judging.published_gemms import beside
 from fp8parity.records.storage import name_of
 from fp8parity.report import timings
-from fp8parity.timing.gemm_times import Request
+from fp8parity.timing.gemms import Request
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.shapes import GemmShape
 from gemm_records import changed, made
@@ -165,7 +165,7 @@ def test_the_gpu_is_held_alone_while_it_is_timed(tmp_path, monkeypatch, capsys):
         seen.append((request.name, recipe.name, str(device), terms["rounds"], terms["terms"].main_grads))
         return made("llama3-8b")
 
-    monkeypatch.setattr("fp8parity.timing.gemm_times.measure", measured)
+    monkeypatch.setattr("fp8parity.timing.gemms.measure", measured)
     assert main(["gemm", "llama3-8b", "--recipe", "ao-rowwise", "--pairs", "7", "--main-grads"]) == 0
     assert seen == [("llama3-8b", "ao-rowwise", "cuda:0", 7, True)]
     assert [p.name for p in Path(".parity/gemms").glob("*.json")] == [name_of(made("llama3-8b"))]

@@ -57,7 +57,7 @@ def timed(tmp_path, monkeypatch) -> list[str]:
         seen.append(recipe.name)
         return made("llama3-8b")
 
-    monkeypatch.setattr("fp8parity.timing.gemm_times.measure", measured)
+    monkeypatch.setattr("fp8parity.timing.gemms.measure", measured)
     return seen
 
 

@@ -28,7 +28,7 @@ def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, tra
     ("record", "status", "words"),
     [
         (made(), "pass", "inside"),
-        (made(training=1.6 * 1.08), "improved", "the training sum is faster than the golden by more than its band"),
+        (made(training=1.6 * 1.08), "improved", "faster than the golden by more than its band: training sum"),
         (made(training=1.6 * 1.3), "fail", "such a gain is a fault"),
         (made(watch=None), "inconclusive", "was not watched"),
         (made(watch=watched(busy_before=40)), "inconclusive", "40% busy before"),

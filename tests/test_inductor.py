@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 from autotuners import Kernel, run, three
-from fp8parity.training.inductor import Configurations, barriers, with_barriers
+from fp8parity.training.compilation import Configurations, barriers, with_barriers
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.codecache import CodeCacheFuture

@@ -17,9 +17,8 @@ from fp8parity.gate import selection
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.runner import Runner, Settings
-from fp8parity.training import isolation, locks
-from fp8parity.training.hardware import Hardware, device_of
-from fp8parity.training.locks import GPU
+from fp8parity.training import hardware as locks
+from fp8parity.training.hardware import GPU, Hardware, device_of
 from fp8parity.workload.presets import presets
 from sessions import cell
 
@@ -94,7 +93,7 @@ def test_memory_is_free_before_the_lock_is(fails, tmp_path, monkeypatch):
     monkeypatch.setattr(locks, "held", held)
     monkeypatch.setattr(Hardware, "gpus", lambda self, ranks: [GPU("gpu-0", 80.0)])
     monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
-    for module in (runner, isolation):
+    for module in (runner, locks):
         monkeypatch.setattr(module, "reset_state", lambda: events.append("reset"))
     monkeypatch.setattr(runner.checks, "get", lambda name: SimpleNamespace(measure=measure, use=locks.SHARED))
     made = Runner(Settings(tmp_path), HERE, "s", presets())

@@ -10,9 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fp8parity import shipped
+from fp8parity import gate, shipped
 from fp8parity.gate import entry
-from fp8parity.gate import run as suites
 from processes import ROOT, run, without_compiler
 
 ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")
@@ -90,7 +89,7 @@ class TestFolders:
 
 class TestRun:
     def test_the_default_is_convergence(self, tmp_path):
-        found = suites.arguments(["-m", "h100", "-k", "numerics"], tmp_path)
+        found = gate.arguments(["-m", "h100", "-k", "numerics"], tmp_path)
         assert found[-5:] == [str(ROOT / "suites" / "convergence"), "-m", "h100", "-k", "numerics"]
         assert f"--rootdir={tmp_path}" in found
 

@@ -10,7 +10,7 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.times import Part
-from fp8parity.timing import blocks, split, steps, turns
+from fp8parity.timing import blocks, split, steps
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
 from fp8parity.workload import shapes
@@ -23,7 +23,7 @@ BF16, CURRENT = recipes.get("bf16"), recipes.get("te-current")
 
 @pytest.mark.slow
 def test_a_block_is_timed_and_its_shape_is_recorded(session, eager, monkeypatch):
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(steps, "TURN_SECONDS", 0.01)
     session.settings = replace(session.settings, mode=Mode.EAGER)
     record = session.time_block(CURRENT, Execution.EMULATED, SMALL, rest=0.001)
     assert record.block and record.block.model_dump() == {

@@ -11,7 +11,7 @@ import torch
 from fp8parity import recipes
 from fp8parity.recipes.adapter import Cast, GemmTerms
 from fp8parity.records.gemms import Accumulation, GemmMode
-from fp8parity.timing import gemm_times, gemm_values, gemms, graphs, kernels
+from fp8parity.timing import gemm_values, gemms, graphs, kernels
 from fp8parity.timing.gemms import BF16Gemms
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
@@ -60,7 +60,6 @@ class Door(BF16Gemms):
 def session(monkeypatch):
     monkeypatch.setattr(gemms, "Replay", Graph)
     monkeypatch.setattr(graphs, "SETTLED_SECONDS", 0)
-    monkeypatch.setattr(gemms, "SETTLED_SECONDS", 0)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *a: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *a: SimpleNamespace(L2_cache_size=2**10))
@@ -139,26 +138,20 @@ def test_groups_run_as_one_batched_gemm(session):
 
 
 def test_the_published_way_times_forward_passes_of_exchanged_dimensions(session):
-    found, _ = gemm_times._published(SHAPE, "layer", session)
+    found, _ = gemms._published(SHAPE, "layer", session)
     assert [g.place for g in found] == [f"up {p} {m}" for p in ("fprop", "dgrad", "wgrad") for m in GemmMode]
     assert {(g.m, g.n, g.k) for g in found} == {(64, 96, 32)}
     assert all(g.casts == ["x"] for g in found if g.mode == GemmMode.TRAINING)
 
 
 def test_too_little_memory_says_what_would_fit():
-    request = gemm_times.Request("llama3-405b", shapes.get("llama3-405b"))
-    worst = request.linears()[-1][0]
-    needed = gemms.bytes_needed(worst, 1)
-    text = gemm_times.too_large(request, worst, needed, 24 * 2**30)
+    request = gemms.Request("llama3-405b", shapes.get("llama3-405b"))
+    assert gemms.too_large(request, 28 * 2**30) == ""
+    text = gemms.too_large(request, 24 * 2**30)
     assert text == "llama3-405b: lm_head (8192x16384x128256) needs 27.9 GiB, and 24.0 GiB are free; --no-head fits"
-    assert gemm_times.too_large(request, worst, needed, 20 * 2**30).endswith(
-        "; --micro-batch 1 --sequence 1024 --no-head fits"
-    )
-    assert gemm_times.too_large(request, worst, needed, 2**30).endswith("; no batch of this model fits")
-    wide = gemm_times.Request("codonfm-5b", shapes.get("codonfm-5b"))
-    up = wide.linears()[2][0]
-    half = gemms.bytes_needed(up, 1) // 2
-    assert gemm_times.too_large(wide, up, 2 * half, half).endswith("; --micro-batch 14 fits")
-    assert gemm_times.too_large(gemm_times.Request("shapes", shapes=(SHAPE,)), SHAPE, 2**33, 2**30).endswith(
-        "give a smaller M"
-    )
+    assert gemms.too_large(request, 20 * 2**30).endswith("; --micro-batch 1 --sequence 1024 --no-head fits")
+    assert gemms.too_large(request, 2**30).endswith("; no batch of this model fits")
+    wide = gemms.Request("codonfm-5b", shapes.get("codonfm-5b"))
+    half = gemms.bytes_needed(gemms.largest(wide), 1) // 2
+    assert gemms.too_large(wide, half).endswith("; --micro-batch 14 fits")
+    assert gemms.too_large(gemms.Request("shapes", shapes=(SHAPE,)), 2**10).endswith("give a smaller M")

@@ -8,7 +8,7 @@ import torch
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.summary import Evidence, command
 from fp8parity.training import provenance
-from fp8parity.training.variables import NAMES, PREFIXES, recorded
+from fp8parity.training.provenance import NAMES, PREFIXES, recorded
 from verdicts import verdict
 
 SECRET = "hunter2-and-more"

@@ -66,7 +66,7 @@ FAULTS = (
         kernels=EXTRA_CAST,
         **_slower(UP, 1.1),
     ),
-    _fault("a cast that takes longer", "up fprop training below its band", UP, **_slower(UP, 1.2)),
+    _fault("a cast that takes longer", "slower: up fprop training", UP, **_slower(UP, 1.2)),
     _fault(
         "a silent BF16 GEMM",
         "silent BF16: down dgrad kernel ran on nvjet_sm90_tst_128x256, and its operands are e5m2 x e4m3",
@@ -107,12 +107,12 @@ FAULTS = (
     ),
     _fault(
         "all casts slower",
-        "slower: the training sum is 1.488x BF16, golden 1.600x",
+        "slower: training sum 1.488x BF16, golden 1.600x",
         plant=lambda: gemm_records.made(training=1.6 * 0.93),
     ),
     _fault(
         "kernels of another version",
-        "slower: the kernel sum is 1.710x BF16, golden 1.900x",
+        "slower: kernel sum 1.710x BF16, golden 1.900x",
         plant=lambda: gemm_records.made(kernel=1.9 * 0.9),
     ),
     _fault(
