@@ -160,7 +160,7 @@ def test_only_the_gate_uses_pytest():
         "options",
         "plugin",
         "reporter",
-        "run",
+        "__init__",
         "schedule",
         "selection",
     )
