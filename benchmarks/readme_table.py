@@ -14,8 +14,7 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import SpeedDetail
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.summary import CellRow, Report
+from fp8parity.report.summary import CellRow, Evidence, Report
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

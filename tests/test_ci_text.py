@@ -24,7 +24,9 @@ def test_one_annotation_a_failing_cell():
 
 
 def test_workflow_commands_are_escaped():
-    assert ci.error_line(("a: b, c%", "1%\r\n2: 3, 4")) == "::error title=a%3A b%2C c%25::1%25%0D%0A2: 3, 4"
+    assert ci.error_lines([("a: b, c%", "1%\r\n2: 3, 4")], {"GITHUB_ACTIONS": "true"}) == [
+        "::error title=a%3A b%2C c%25::1%25%0D%0A2: 3, 4"
+    ]
 
 
 GAP = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")
@@ -52,11 +54,6 @@ def test_a_detail_is_a_property(detail, name, value):
     assert name not in dict(ci.properties([verdict()]))
 
 
-def test_properties_of_several_corpora_are_told_apart():
-    found = dict(ci.properties([verdict(), verdict("pass", corpus="text:x")]))
-    assert (found["topics.status"], found["text:x.status"]) == ("fail", "pass")
-
-
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
     ci.summarize("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
@@ -75,5 +72,5 @@ def test_compare_annotates_what_is_worse(trajectory, tmp_path, capsys, monkeypat
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--golden-dir", str(tmp_path)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::error")]
     assert len(lines) == 1
-    assert lines[0].startswith("::error title=te-current-nano-emulated loss%3A recipe moved%3A regression::")
+    assert lines[0].startswith("::error title=te-current-nano-emulated loss%3A recipe changed%3A regression::")
     assert "# FP8 parity: OLD and NEW" in (tmp_path / "s.md").read_text()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.gate import outcome as outcomes
+from fp8parity.gate import results as outcomes
 from fp8parity.gate.results import Phase, Results
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report.outcome import Outcome, Unable
-from fp8parity.report.sentence import sentence
+from fp8parity.report.sentence import Outcome, Unable, sentence
 from verdicts import verdict
 
 CELLS = {

@@ -15,7 +15,7 @@ from fp8parity import cli
 from fp8parity.cli import blocks, gemm
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import gemms
+from fp8parity.report import timings
 from test_block_command import SHAPE
 from test_split import KV, Q
 from test_split import made as split_of
@@ -46,7 +46,9 @@ def test_gemms_of_a_set_are_shown_and_written(run):
     record = gemm_records.made("llama3-8b")
     code, out, _ = run([record], "gemm", "--csv", "g.csv", "--json", "g.json")
     assert (code, out) == (0, f"{gemm.table(record)}\n")
-    assert Path("g.csv").read_text() == gemms.as_csv([record]) and Path("g.json").read_text() == gemms.as_json([record])
+    assert Path("g.csv").read_text() == timings.GEMM_RENDERERS["csv"]([record]) and Path(
+        "g.json"
+    ).read_text() == timings.GEMM_RENDERERS["json"]([record])
     assert not Path(".parity").exists()
 
 

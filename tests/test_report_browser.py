@@ -15,8 +15,7 @@ import reports
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import write
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.summary import Report
+from fp8parity.report.summary import Evidence, Report
 
 pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -211,32 +210,6 @@ def test_copy_puts_the_command_on_the_clipboard(visit):
         page.evaluate("navigator.clipboard.readText()")
         == "NVTE_X='1 2' pytest suites/convergence suites/numerics --recipe bf16 --model tiny"
     )
-
-
-def test_print_is_light_and_cuts_no_plot(visit):
-    page = visit(color_scheme="dark")
-    pdf = page.pdf(prefer_css_page_size=True)
-    assert pdf[:5] == b"%PDF-" and len(pdf) > 100_000
-    page.emulate_media(media="print", color_scheme="dark")
-    assert luminance(page, "getComputedStyle(document.body).color") < 60
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    plots = page.evaluate(DRAWN)
-    assert [p["name"] for p in plots] == ["overview", "gap-1", "speed-0", "speed-1", "snr-0", "paired-1"]
-    assert {p["width"] for p in plots} == {1000}
-    assert luminance(page, "getComputedStyle(document.querySelector('.xtick text')).fill") < 60
-    assert (
-        max(page.evaluate("[...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().height)"))
-        <= 600
-    )
-
-
-def test_one_button_opens_everything(visit):
-    page = visit()
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") > 8
-    page.click("[data-open-all]")
-    until(page, "[...document.querySelectorAll('.canvas')].every((c) => c.querySelector('.main-svg'))")
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
-    assert len(page.evaluate(DRAWN)) == 15
 
 
 def test_hostile_names_do_not_run(visit, tmp_path):

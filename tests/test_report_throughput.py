@@ -9,16 +9,14 @@ import gemm_records
 import made_up_gpu as gpu
 import pytest
 import reports
-from fp8parity.judging.policy.claims import Claim
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
 from fp8parity.records.times import Category, Split
-from fp8parity.report import RENDERERS, gemms, worths
-from fp8parity.report.evidence import Evidence
-from fp8parity.report.sections import depth
+from fp8parity.report import RENDERERS, timed, timings
 from fp8parity.report.sections import gemms as gemm_plots
-from fp8parity.report.summary import Report
+from fp8parity.report.sections.speed import size_points
+from fp8parity.report.summary import Evidence, Report
 from narrowed import some
 from timings import CALM
 
@@ -95,16 +93,9 @@ class TestGemms:
 
     def test_the_json_report_has_the_sums_of_the_command(self, report):
         [found] = json.loads(RENDERERS[".json"](report))["throughput"]["gemm_sums"]
-        [own] = json.loads(gemms.as_json([gemm_records.made()]))
+        [own] = json.loads(timings.GEMM_RENDERERS["json"]([gemm_records.made()]))
         place = ("recipe", "model", "micro_batch", "sequence", "sums")
         assert found == {"content": "gemms-31x512"} | {key: own[key] for key in place}
-
-    def test_a_sum_that_lacks_a_gemm_is_none_and_too_few_pairs_have_no_sums(self):
-        lost = {"failed": "out of memory", "bf16_seconds": [], "recipe_seconds": []}
-        few = {"bf16_seconds": [1.0] * 5, "recipe_seconds": [1.0] * 5}
-        records = [gemm_records.changed(gemm_records.made(), "qkv fprop kernel", **how) for how in (lost, few)]
-        [found] = gemms.layer_sums(records)
-        assert found["sums"][0]["failed"] == "qkv fprop: out of memory" and found["sums"][0]["ratio"] is None
 
     def test_the_roofline_has_measured_limits_and_bf16_once(self, report):
         drawn = reports.plots(report)["roofline"]
@@ -118,19 +109,8 @@ class TestGemms:
         both = gemm_plots.roofline([*points, *(p._replace(recipe="te-block") for p in points)], "gpu", 800, None)
         assert {t["name"]: len(t["x"]) for t in both.data[:-1]} == {"bf16": 12, "te-current": 12, "te-block": 12}
 
-    def test_the_speed_up_by_shape_has_both_ways(self, report):
-        alone, casts = (v.traces["y"][0] for v in reports.plots(report)["gemm-shapes"].views)
-        assert min(alone) == pytest.approx(1.9, rel=0.01) and max(casts) == pytest.approx(1.6, rel=0.01)
-
-
-class TestSizes:
-    def test_the_size_is_the_name_the_parameters_or_the_flops(self):
-        speed = reports.speed("llama3-8b", "te-current")
-        given = [speed, reports.speed("tiny", "te-current"), speed.model_copy(update={"cell": CELL})]
-        assert [p.billions for p in depth.size_points(given, Evidence([timing()]))] == [8.0, pytest.approx(1.0)]
-
     def test_published_points_are_next_to_ours_without_an_interval(self, report):
-        points = depth.size_points(report.verdicts, report.evidence)
+        points = size_points(report.verdicts, report.evidence)
         published = [p for p in points if p.source]
         assert {(p.billions, p.ratio) for p in published if "NeMo" in p.source} >= {(70.0, 1.43), (405.0, 1.53)}
         [ours] = [p for p in points if not p.source]
@@ -140,19 +120,6 @@ class TestSizes:
         )
         data = traces["model-sizes"].data
         assert ["error_y" in t for t in data] == [t["marker"]["symbol"] == "circle" for t in data]
-
-    def test_a_claim_gives_sizes_as_numbers(self):
-        fields = {
-            "source": "them",
-            "url": "https://a.b",
-            "recipe": ["te-current"],
-            "metric": "speed-up",
-            "model": "m",
-            "hardware": "h",
-        }
-        more = {"published": "1.2x", "differs": "everything differs"}
-        with pytest.raises(ValueError, match="by_size"):
-            Claim(**fields, **more, by_size={"big": 1.2})  # type: ignore[arg-type]
 
 
 def test_both_sides_of_a_split_are_bars_of_categories(report):
@@ -171,25 +138,17 @@ class TestWorth:
     def test_a_gap_takes_part_of_the_speed_up(self):
         verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})
         records = [steep(r) if isinstance(r, Trajectory) else r for r in given.records]
-        [row] = worths.worths(verdicts, Evidence(records)).values()
+        [row] = timed.worths(verdicts, Evidence(records)).values()
         later, worth = some(row.later), some(row.worth)
         assert later[0] < later[1] < later[2] and later[1] > 0
         assert worth[1] == pytest.approx(1.31 / (1 + later[1])) and worth[0] < worth[1] < worth[2] and worth[1] < 1.31
 
-    def test_without_a_loss_it_says_so(self):
-        [row] = worths.worths([reports.speed("tiny", "te-current")], Evidence()).values()
-        assert (row.worth, row.why) == (None, "no loss gap of this cell on record")
-
-    def test_a_block_has_none(self):
-        block = reports.speed("llama3-8b", "te-current").model_copy(update={"check": "block throughput"})
-        assert worths.worths([block], Evidence()) == {}
-
     def test_energy_per_token(self, report):
         """175 W for 0.4 s and for 0.32 s make 70 J and 56 J for 10 steps of 1,000 tokens."""
-        assert worths.joules(timing()) == pytest.approx((7.0, 5.6))
+        assert timed.joules(timing()) == pytest.approx((7.0, 5.6))
         assert reports.texts(reports.tables(report)["Worth at equal loss"])[0][-1] == "5.6 (7)"
         for watts in ([], [700.0]):
-            assert worths.joules(timing(watch=CALM.model_copy(update={"watts": watts}))) is None
+            assert timed.joules(timing(watch=CALM.model_copy(update={"watts": watts}))) is None
 
 
 def test_everything_reaches_the_page(report):

@@ -18,8 +18,7 @@ from fp8parity.judging.verdict import (
     changed,
 )
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.report.outcome import Outcome, Unable
-from fp8parity.report.sentence import by_severity, sentence, unmeasured, worst
+from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, unmeasured, worst
 from verdicts import verdict
 
 WRONG = Failing(metric="bias", where="K=512", value=math.inf)
