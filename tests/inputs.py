@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import shutil
 import subprocess
+import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import timings
+import trajectories
 from fp8parity.judging.references import pooling
 from fp8parity.judging.references.loss import Golden, from_runs
 from fp8parity.judging.references.noise import add_noise
@@ -19,11 +23,11 @@ from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected
-from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import AnyRecord, Measurement, Measurements, Trajectory
 from fp8parity.records.storage import checksum, name_of, write_json
 
 SEEDS = range(3)
+TIME = "2026-11-22T00:00:00+00:00"
 POLICY = """
 [[loss]]
 margin = 0.01
@@ -110,12 +114,12 @@ COMMANDS = {
 """Commands by name. They run in the folder of the project and read every file of it."""
 
 
-def records(trajectory: Callable[..., Trajectory]) -> list[AnyRecord]:
+def records() -> list[AnyRecord]:
     """BF16, a replica, a recipe and a planted fault of three seeds; a check with and without the fault; step times."""
     fault = "outputs shifted"
     entropies = {"unigram": 6.0, "bigram": 3.0, "first_gradients": {"w": 1.0}, "hyperparameters": {"lr": (0.1, 0.1)}}
     runs = [
-        trajectory(recipe, s, gap + 1e-5 * s, variant=variant, **entropies)
+        trajectories.made(recipe, s, gap + 1e-5 * s, variant=variant, **entropies)
         for s in SEEDS
         for recipe, gap, variant in (
             ("bf16", 0.0, ""),
@@ -127,35 +131,32 @@ def records(trajectory: Callable[..., Trajectory]) -> list[AnyRecord]:
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
     values = [Measurement(metric="sqnr", where=w, value=30.0) for w in ("x", "y")]
     gemm = Measurements(
-        check="gemm", cell=cell, values=values, notes=["a note"], provenance=trajectory().provenance, session="s"
+        check="gemm", cell=cell, values=values, notes=["a note"], provenance=trajectories.PROVENANCE, session="s"
     )
     canary = gemm.model_copy(update={"check": "canary", "notes": []})
     checks = [gemm, canary, canary.model_copy(update={"variant": fault})]
-    return [*runs, *checks, timings.made(provenance=trajectory().provenance)]
+    return [*runs, *checks, timings.made(provenance=trajectories.PROVENANCE)]
 
 
-def session_of(provenance: Provenance) -> Manifest:
-    """The manifest of a session that selected one test and skipped it."""
-    test = Selected(cell="te-current-tiny-native", test="test_gemm_sqnr", outcome="skipped", reason="no GPU")
-    time = "2026-11-22T00:00:00+00:00"
-    return Manifest(
-        session="s",
-        options=["-k", "gemm"],
-        started=time,
-        ended=time,
-        status="ok",
-        provenance=provenance,
-        seconds=60.0,
-        selected=[test],
-    )
-
-
-def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
+def make(folder: Path) -> Path:
     """Write the project, commit it, and return its folder."""
-    made = records(trajectory)
+    return shutil.copytree(_written(), folder, dirs_exist_ok=True)
+
+
+@cache
+def _written() -> Path:
+    """Write the project once for all tests of this process."""
+    folder = Path(tempfile.mkdtemp(prefix="fp8parity-inputs-"))
+    atexit.register(shutil.rmtree, folder)
+    made = records()
     for record in made:
         write_json(folder / "records" / name_of(record), record)
-    manifest.write(folder / "records", session_of(made[0].provenance))
+    test = Selected(cell="te-current-tiny-native", test="test_gemm_sqnr", outcome="skipped", reason="no GPU")
+    session = Manifest(
+        session="s", options=["-k", "gemm"], started=TIME, ended=TIME, status="ok", provenance=trajectories.PROVENANCE, seconds=60.0,
+        selected=[test],
+    )  # fmt: skip
+    manifest.write(folder / "records", session)
     again = folder / "again"
     with zipfile.ZipFile(folder / "set.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         for record in made:
@@ -169,7 +170,7 @@ def make(folder: Path, trajectory: Callable[..., Trajectory]) -> Path:
     others = [(r, c) for r in runs for c in controls if not r.cell.is_control and not c.variant and r.seed == c.seed]
     stored = add_noise(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
     write_json(golden / Golden.model_construct(model="nano", corpus="topics").path, stored)
-    speeds = pooling.updated(None, [timings.made(provenance=trajectory().provenance)])
+    speeds = pooling.updated(None, [timings.made(provenance=trajectories.PROVENANCE)])
     write_json(golden / SpeedGolden.model_construct(gpu=speeds.gpu, model=speeds.model).path, speeds)
     texts = {"policy.toml": POLICY, "claims.toml": CLAIMS, "known_failures.toml": KNOWN}
     texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES, "seconds/cpu/d.csv": SECONDS}

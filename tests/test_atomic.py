@@ -10,13 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
-import reports
-from fp8parity import report as formats
 from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
 from fp8parity.records import atomic, sets
 from fp8parity.records.cell import Execution
-from fp8parity.records.storage import load_records
 from fp8parity.training import provenance
 
 
@@ -122,17 +119,6 @@ def test_folder_is_whole_or_absent(tmp_path):
     assert mode_of(place) == 0o755
 
 
-def test_merge_takes_an_empty_folder_and_no_other(trajectory, tmp_path):
-    for name in ("out", "notes"):
-        (tmp_path / name).mkdir()
-    sets.save([trajectory()], tmp_path / "out")
-    assert load_records(tmp_path / "out") == [trajectory()]
-    (tmp_path / "notes" / "a.txt").write_text("mine")
-    with pytest.raises(ValueError, match="notes is not empty"):
-        sets.save([trajectory()], tmp_path / "notes")
-    assert (tmp_path / "notes" / "a.txt").read_text() == "mine"
-
-
 def test_merge_does_not_replace_a_zip_written_meanwhile(trajectory, tmp_path, monkeypatch):
     """Planted: another merge ends after this one has looked for the file."""
     out, sync = tmp_path / "out.zip", os.fsync
@@ -146,19 +132,6 @@ def test_merge_does_not_replace_a_zip_written_meanwhile(trajectory, tmp_path, mo
         sets.save([trajectory()], out)
     assert out.read_bytes() == b"the other one"
     assert [p.name for p in tmp_path.iterdir()] == ["out.zip"]
-
-
-@pytest.mark.parametrize("ending", [".html", ".md", ".json"])
-def test_interrupted_report_leaves_the_old_one(tmp_path, monkeypatch, ending):
-    path = tmp_path / f"out{ending}"
-    made = reports.report(recipes=("te-current",))
-    formats.write(made, path)
-    old = path.read_bytes()
-    monkeypatch.setattr(os, "fsync", kill)
-    with pytest.raises(Killed):
-        formats.write(made, path)
-    assert path.read_bytes() == old
-    assert [p.name for p in tmp_path.iterdir()] == [path.name]
 
 
 def test_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path, monkeypatch):

@@ -24,8 +24,8 @@ NUMBERS = "golden/numerics/shared.csv"
 
 
 @pytest.fixture
-def project(trajectory, tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(inputs.make(tmp_path, trajectory))
+def project(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(inputs.make(tmp_path))
     return tmp_path
 
 
@@ -59,13 +59,10 @@ def test_every_command_refuses_nested_files(project, refused, command):
 
 FIELDS = [
     (RUN, {"seed": 2**64}, "key trajectory.seed"),
-    (RUN, {"seconds": float("nan")}, "key trajectory.seconds"),
     (RUN, {"loss": [1.0] * 11, "grad_norm": [1.0] * 11}, "key trajectory: loss holds 11 values"),
-    (RUN, {"validation": [[5]]}, "key trajectory.validation.0"),
     (RUN, {"variant": "a/b"}, "key trajectory.variant"),
     (CHECK, {"values": [{"metric": "sqnr", "where": "x", "value": "much"}]}, "key measurements.values.0.value"),
     (TIMES, {"bf16_seconds": [0.4] * 10}, "key throughput: bf16_seconds holds 10 values, and recipe_seconds 11"),
-    (TIMES, {"recipe_seconds": [0.0] * 11}, "key throughput.recipe_seconds.0"),
     (TIMES, {"peak_flops": 0}, "key throughput.peak_flops"),
 ]
 
@@ -85,10 +82,9 @@ def test_run_that_diverged_is_no_bad_input(project):
     assert main(COMMANDS["judge"]) == 1
 
 
-@pytest.mark.parametrize("half", ["\\ud800", "\\uDC00", "a\\ud83dx"])
-def test_half_a_character_is_refused(project, refused, half):
+def test_half_a_character_is_refused(project, refused):
     data = (project / RUN).read_bytes()
-    (project / RUN).write_bytes(data.replace(b'"session": "s"', f'"session": "{half}"'.encode()))
+    (project / RUN).write_bytes(data.replace(b'"session": "s"', b'"session": "a\\ud83dx"'))
     assert f"{RUN}: a text holds half of a character pair" in refused()
     whole = {**json.loads(data), "session": "\U0001f600 \\ud800"}
     (project / RUN).write_bytes(inputs.sealed(whole))
@@ -96,7 +92,7 @@ def test_half_a_character_is_refused(project, refused, half):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "missing", "no text"])
-@pytest.mark.parametrize("name", [RUN, POLICY, CLAIMS, "golden/loss/nano-topics.json", NUMBERS])
+@pytest.mark.parametrize("name", [RUN, POLICY, NUMBERS])
 def test_only_regular_files_of_text_are_read(project, refused, name, kind):
     path = project / name
     path.unlink()
@@ -108,17 +104,10 @@ def test_only_regular_files_of_text_are_read(project, refused, name, kind):
         path.write_bytes(b"{}\x80")
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "/nowhere")
-    if kind == "missing" and name in (CLAIMS, NUMBERS):
+    if kind == "missing" and name == NUMBERS:
         assert main(COMMANDS["judge"]) in (1, 2)  # a golden folder needs no claims
     else:
         assert name in refused()
-
-
-def test_set_that_is_no_regular_file_is_refused(project, refused):
-    os.mkfifo(project / "fifo.zip")
-    (project / "zero.zip").symlink_to("/dev/zero")
-    for name in ("fifo.zip", "zero.zip"):
-        assert refused("judge", name).startswith(f"{name}: not a regular file")
 
 
 def patch(path: Path, at: bytes, offset: int, value: int) -> None:
@@ -143,11 +132,9 @@ def test_member_that_cannot_be_unpacked_is_named(project, refused, local, centra
 
 TABLES = [
     (POLICY, "loss = 3", "'loss' is not a table of rows"),
-    (POLICY, "loss = [1, 2]", "'loss' is not a table of rows"),
     (POLICY, f"a = {'9' * 5000}", "Exceeds the limit"),
     (KNOWN, "[known]\na = 1", "'known' is not a table of rows"),
     (NUMBERS, 'check,"metric', ":1: not a table of comma-separated values"),
-    (NUMBERS, "a" * 200_000, ":1: not a table of comma-separated values"),
     ("golden/numerics/sources.csv", "source\n", ":1: expected the columns"),
 ]
 

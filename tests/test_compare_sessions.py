@@ -64,7 +64,7 @@ def test_recipes_of_two_sessions_are_compared_with_their_own(runs):
     found = compared(
         old, merged(of("a", runs("2.13.0")), of("b", runs("2.13.0", control=0.02, recipe=0.02), "te-block"))
     )
-    assert (change(found).moved, change(found, "te-block").moved) == ("unchanged", "framework moved")
+    assert (change(found).moved, change(found, "te-block").moved) == ("unchanged", "framework changed")
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from inputs import COMMANDS
 
-CASES = {"records": 110, "tables": 70, "goldens": 50}
-"""The number of cases of each kind of file. Together they take under 20 s on one core."""
+CASES = {"records": 60, "tables": 40, "goldens": 30}
+"""The number of cases of each kind of file. Together they take about 10 s."""
 BOUNDED = settings(
     derandomize=True, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
@@ -101,8 +101,8 @@ def cases(draw: st.DrawFn, files: list[Path]) -> tuple[Path, bytes, str]:
 
 
 @pytest.fixture
-def project(trajectory, tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(inputs.make(tmp_path, trajectory))
+def project(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(inputs.make(tmp_path))
     return tmp_path
 
 

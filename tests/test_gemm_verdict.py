@@ -5,12 +5,11 @@ from __future__ import annotations
 import gemm_records
 import pytest
 import sessions
-import timings
 from faults import gemm_times
 from faults.fault import Bench
 from fp8parity.judging import gemms
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.gemm_sums import cached_total, row, total
+from fp8parity.judging.gemm_sums import cached_total, total
 from fp8parity.judging.references import Goldens, pooling
 from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, judged, made, slower, watched
@@ -29,8 +28,7 @@ def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, tra
     ("record", "status", "words"),
     [
         (made(), "pass", "inside"),
-        (made(kernel=1.9 * 1.04, training=1.6 * 0.97), "pass", "inside"),
-        (made(training=1.6 * 1.08), "improved", "the training sum is faster than the golden by more than its band"),
+        (made(training=1.6 * 1.08), "improved", "faster than the golden by more than its band: training sum"),
         (made(training=1.6 * 1.3), "fail", "such a gain is a fault"),
         (made(watch=None), "inconclusive", "was not watched"),
         (made(watch=watched(busy_before=40)), "inconclusive", "40% busy before"),
@@ -104,8 +102,8 @@ def test_a_gemm_that_only_the_golden_has_is_lost():
     whole = made("llama3-8b")
     golden = pooling.updated(None, [whole])
     for count, words in (
-        (1, "lm_head fprop kernel is lost: the golden has it"),
-        (6, "lm_head fprop kernel is lost (and 5 more): the golden has it"),
+        (1, "lm_head fprop kernel is missing: the golden has it"),
+        (6, "lm_head fprop kernel is missing (and 5 more): the golden has it"),
     ):
         head = [g for g in whole.gemms if g.part == "model"][:count]
         found = judged(whole.model_copy(update={"gemms": [g for g in whole.gemms if g not in head]}), golden)
@@ -123,15 +121,6 @@ def test_few_pairs_are_no_measurement(pairs, status):
         )
 
     assert judged(few(made())).status == status
-
-
-def test_the_numbers_of_a_failure_have_their_places():
-    silent = judged(changed(made(), "down dgrad kernel", kernels=["nvjet_sm90_tst"]))
-    assert [(f.metric, f.where, f.value) for f in silent.failing] == [("quantized kernels", "down dgrad kernel", 0)]
-    slow = judged(made(training=1.4))
-    assert {f.where for f in slow.failing} >= {"up fprop training", "training sum"}
-    assert next(f.value for f in slow.failing if f.where == "training sum") == pytest.approx(1.4, rel=1e-3)
-    assert judged(made()).failing == []
 
 
 def test_a_recipe_may_leave_a_gemm_in_bf16():
@@ -159,14 +148,6 @@ def test_a_sum_with_a_lost_gemm_is_none():
     assert total(changed(made(), "qkv fprop kernel", **LOST), GemmMode.TRAINING).ratio == pytest.approx(1.6)
 
 
-def test_a_row_has_rates_and_shares_of_the_measured_peak():
-    g = made().gemms[0]
-    found = row(g, gemm_records.PEAK)
-    assert found.bf16_share_of_peak == pytest.approx(0.8)
-    assert found.bf16_tflops == pytest.approx(640)
-    assert found.share_of_peak == pytest.approx(0.8 * 1.9)
-
-
 def test_evaluate_judges_gemms_with_the_policy_of_this_project():
     rules = sessions.stored()[1]
     stored = Goldens(gemms={(GPU, "codonfm-5b"): pooling.updated(None, [made()])})
@@ -181,18 +162,10 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
     assert judged(record).headline == "o wgrad training: adds to its result, golden the other way"
 
 
-@pytest.mark.parametrize("row", [ROW, timings.ROW], ids=["gemm", "speed"])
-def test_the_least_number_of_pairs_is_six(row):
-    """With fewer, no interval of a median holds 95%."""
-    assert type(row).model_validate(row.model_dump() | {"least_pairs": 6}).least_pairs == 6
-    with pytest.raises(ValueError, match="greater than or equal to 6"):
-        type(row).model_validate(row.model_dump() | {"least_pairs": 5})
-
-
 @pytest.mark.parametrize(
     ("kernels", "words"),
     [
-        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is lost, or fused with another"),
+        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
         (["cast", "cast", "cast", "nvjet_sm90_qqtst"], "3 kernels next to the GEMM, golden 2: an extra cast"),
     ],
 )

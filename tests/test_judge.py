@@ -140,9 +140,9 @@ def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **chang
         "fail",
         "improved",
         "inconclusive",
-        "framework moved",
+        "framework changed",
         "BF16 moved away from the recipe",
-        "both moved apart",
+        "both changed apart",
     ],
 )
 def test_status_of_gaps(trajectory, golden, gaps, controls, status):

@@ -1,12 +1,14 @@
-"""The plan of the house: which room may import which, which modules import no torch, and who may import vendors and pytest."""
+"""The plan of the house: which room may import which, what imports no torch, vendors or pytest; public names."""
 
 from __future__ import annotations
 
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+import fp8parity
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
@@ -65,6 +67,7 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def imports(path: Path) -> set[str]:
     """Names that a file imports, in functions and for types too."""
     found: set[str] = set()
@@ -157,7 +160,7 @@ def test_only_the_gate_uses_pytest():
         "options",
         "plugin",
         "reporter",
-        "run",
+        "__init__",
         "schedule",
         "selection",
     )
@@ -180,3 +183,19 @@ def test_a_wrong_import_is_seen(tmp_path):
     planted = tmp_path / "planted.py"
     planted.write_text("def f():\n    from fp8parity import judging\n    import torch.nn\n")
     assert {"fp8parity.judging", "torch.nn"} <= imports(planted)
+
+
+@pytest.mark.parametrize("name", fp8parity.__all__)
+def test_public_name_exists(name):
+    assert getattr(fp8parity, name)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = fp8parity.nonsense
+
+
+@pytest.mark.slow
+def test_import_of_the_package_needs_no_torch():
+    code = "import sys, fp8parity; sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

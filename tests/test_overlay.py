@@ -39,11 +39,6 @@ def test_own_rows_follow_the_shipped_ones(folder):
     assert mine.claims == shipped.claims
 
 
-def test_an_own_row_wins_over_a_shipped_one(folder):
-    (folder / policy.FILE).write_text(EXTENDS + OWN.replace("mine", "tiny"))
-    assert policy.load(folder, DAY).loss_row(cell("tiny")).margin == 0.02
-
-
 def test_an_own_file_replaces_the_shipped_one(folder):
     (folder / "known_failures.toml").write_text("")
     known = policy.load(folder, DAY).known
@@ -79,12 +74,6 @@ def test_without_the_line_a_folder_stands_alone(folder):
     assert policy.load(folder, DAY).rule == () and references.load(folder).loss == {}
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-tiny-native"):
         policy.load(folder, DAY).loss_row(cell("tiny"))
-
-
-def test_other_goldens_are_refused(folder):
-    (folder / policy.FILE).write_text('[[extends]]\ngoldens = "../others"\n')
-    with pytest.raises(ValueError, match=r"policy.toml:1: \[\[extends\]\] key goldens: Input should be 'shipped'"):
-        policy.load(folder, DAY)
 
 
 def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):

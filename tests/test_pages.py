@@ -1,15 +1,30 @@
-"""The documents: links resolve, named files exist, pages are short, and reference tables are complete."""
+"""The documents: links and files exist, pages are short, and tables hold what code and records hold."""
 
 from __future__ import annotations
 
+import datetime
+import json
 import re
+import runpy
+import subprocess
+import sys
+import zipfile
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
 from fp8parity import checks
+from fp8parity.cli import main
+from fp8parity.judging import decide
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, LOSS, THROUGHPUT, Status
+from fp8parity.recipes.catalogue import CATALOGUE
+from fp8parity.records import sets
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import name_of, write_json
+from fp8parity.workload.models import MODELS
+from fp8parity.workload.presets import presets
 
 USER = [page for page in PAGES if page.parent == ROOT / "docs"]
 MAX_LINE, MAX_PARAGRAPH, MAX_PAGE = 120, 6, 200
@@ -74,3 +89,110 @@ def test_wrong_page_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A page\n\n[a](no.md) [b](#a-page) [c](#other) `docs/no.md`\n\n```console\n$ pytest\n```\n")
     assert [f.partition(":")[0] for f in faults(page)] == ["page.md", "prompt", "link", "link", "no such file"]
+
+
+RECORDS = ROOT / "golden" / "records"
+RECIPES = {cells[0].strip("`"): cells[1:] for cells in rows("recipes.md") if len(cells) in (6, 7)}
+BASES = [r for r in CATALOGUE if not r.base and r.linear.quantized]
+FORMATS = {"e4m3": "E4M3", "e5m2": "E5M2", "e2m1": "E2M1", "bf16": "BF16"}
+
+
+@pytest.mark.parametrize("recipe", BASES, ids=lambda r: r.name)
+def test_recipe_has_its_vendors_name_and_formats(recipe):
+    vendor, inputs, gradients, _, _ = RECIPES[recipe.name]
+    spec = recipe.linear
+    assert vendor == f"`{recipe.vendor}`"
+    assert {FORMATS[o.format] for o in (spec.fprop_x, spec.fprop_w, spec.dgrad_w)} == {inputs}
+    found = {FORMATS[o.format] for o in (spec.dgrad_dy, spec.wgrad_dy)}
+    assert set(re.findall(r"E\dM\d|BF16", gradients)) == found
+
+
+def test_every_variant_has_its_row():
+    named = {cells[0].strip("`") for cells in rows("recipes.md")}
+    assert {r.name for r in CATALOGUE if r.linear.quantized} <= named
+
+
+@pytest.mark.parametrize("name", ["micro", "tiny", "mini", "small", "base", "1b"])
+def test_model_has_its_sizes_and_schedule(name):
+    model, schedule = next(m for m in MODELS if m.name == name), presets()[name].schedule
+    tokens = schedule.rows * schedule.length * schedule.accumulation
+    numbers = [[int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", cell)] for cell in RECIPES[name]]
+    sizes = [[model.parameters], [model.dim], [model.layers], [model.heads, model.kv_heads], [model.hidden]]
+    assert numbers == [*sizes, [schedule.steps, tokens]]
+
+
+def versions(path: Path) -> list[str]:
+    """Return the machine and the versions of the first record of a set."""
+    with zipfile.ZipFile(path) as archive:
+        name = next(n for n in archive.namelist() if n.endswith(".json") and not n.startswith("manifest"))
+        made = json.loads(archive.read(name))["provenance"]
+    packages, gpu = made["packages"], made["capability"] is not None
+    engine = packages["transformer-engine"] if gpu else "-"
+    return ["GPU" if gpu else "CPU", packages["torch"], engine, packages["torchao"]]
+
+
+def test_table_of_versions_has_those_of_all_records():
+    table = [cells for cells in rows("upgrade.md") if cells[0] in ("GPU", "CPU")]
+    found = {path.relative_to(RECORDS).as_posix(): versions(path) for path in RECORDS.rglob("*.zip")}
+    assert {tuple(v) for v in found.values()} == {tuple(row[:4]) for row in table}
+    named = {row[4].strip("`"): row[:4] for row in table if row[4].startswith("`")}
+    assert {name: found[name] for name in named} == named
+
+
+def test_tables_of_decisions_are_those_of_the_code():
+    page = (ROOT / "docs/report.md").read_text()
+    assert [rules for rules in (decide.STATUS, decide.CHANGED) if decide.markdown(rules) not in page] == []
+
+
+def test_judging_needs_only_the_packages_that_the_page_names():
+    [names] = re.findall(r"^pip install (filelock .*)$", (ROOT / "docs/ci.md").read_text(), re.M)
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from fp8parity.cli import judge, compare; from fp8parity.report import RENDERERS\n"
+        "paths = {n.split('.')[0] for n, m in sys.modules.items() if n not in before and 'site-packages' in (getattr(m, '__file__', '') or '')}\n"
+        "print(*paths)"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "fixtures"), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    of_others = {"_cyutility", "annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}
+    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= set(names.split())
+
+
+MODULE = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))
+DAY = datetime.date(2026, 11, 22)
+"""Known failures end, but the README's tables stay."""
+
+
+@cache
+def report(name: str):
+    return MODULE["report"](DAY, RECORDS / f"{name}.zip")
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "rows", "page"),
+    [
+        ("h200", "gaps", 13, "README.md"),
+        ("h200-throughput", "speeds", 9, "README.md"),
+        ("h200-experts", "gaps", 6, "docs/recipes.md"),
+    ],
+)
+def test_table_is_that_of_the_records(name, table, rows, page):
+    lines = MODULE[table](report(name))
+    assert len(lines) == 2 + rows and report(name).green
+    assert "\n".join(lines) in (ROOT / page).read_text()
+
+
+def test_readme_states_the_number_of_checks():
+    assert f"All {len(report('h200').verdicts)} checks of this set are green" in (ROOT / "README.md").read_text()
+
+
+def test_first_table_is_that_of_the_records(tmp_path, capsys, monkeypatch):
+    """These records hold a third seed, which no cell of the first command needs."""
+    monkeypatch.setenv("COLUMNS", "160")
+    for record in sets.load([RECORDS / "micro-xeon.zip"]):
+        if isinstance(record, Trajectory) and record.seed < 2:
+            write_json(tmp_path / name_of(record), record)
+    assert main(["judge", str(tmp_path), "--golden-dir", str(ROOT / "golden")]) == 0
+    rows = [line.rstrip() for line in capsys.readouterr().out.splitlines() if " micro " in line]
+    assert len(rows) == 10
+    assert [row for row in rows if row not in (ROOT / "README.md").read_text().splitlines()] == []

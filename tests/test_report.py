@@ -10,15 +10,13 @@ from pathlib import Path
 import projects
 import pytest
 import reports
-from fp8parity import report as formats
 from fp8parity.cli import main
 from fp8parity.judging.policy import claims
-from fp8parity.judging.verdict import NumericsDetail, Verdict
+from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS, write
-from fp8parity.report.sections.results import provenance
-from fp8parity.report.summary import CELLS, COLUMNS, LIMITS, Evidence, Page, Report, command
+from fp8parity.report.summary import COLUMNS, LIMITS, Evidence, Report, command
 from processes import run
 from sessions import GOLDEN
 from verdicts import verdict
@@ -49,14 +47,6 @@ def test_a_report_is_green_if_all_verdicts_are_and_nothing_is_wrong(statuses, pr
     made = Report([verdict(status) for status in statuses], {}, problems, "m")
     assert made.green is green
     assert made.sentence.startswith("Accept: " if green else "Refuse: ")
-
-
-def test_a_cell_has_its_worst_status_and_the_status_of_its_loss():
-    verdicts, given = reports.session(recipes=("te-current",))
-    loss = next(v for v in verdicts if v.loss and v.cell.recipe == "te-current")
-    other = loss.model_copy(update={"check": "gemm", "status": "fail", "detail": None})
-    row = next(r for r in Report([*verdicts, other], {}, [], "m", given).rows if r.recipe == "te-current")
-    assert (row.parity, row.status) == ("pass", "fail")
 
 
 @pytest.mark.parametrize("ending", [".html", ".md", ".json"])
@@ -98,11 +88,6 @@ class TestFormats:
             write(made, tmp_path / f"r{suffix}")
             assert least < (tmp_path / f"r{suffix}").stat().st_size < most
 
-    def test_plotly_is_the_version_that_was_chosen(self):
-        static = Path(formats.__file__).parent / "static"
-        assert "plotly.js (cartesian - minified) v4.1.1" in (static / "plotly-cartesian.min.js").read_text()[:200]
-        assert "MIT License" in (static / "plotly-LICENSE.txt").read_text()
-
     def test_judge_writes_each_format_and_names_those_that_there_are(self, tmp_path, capsys):
         _, given = reports.session(recipes=("te-current",))
         for r in given.records:
@@ -127,29 +112,8 @@ class TestLargeReports:
         assert losses.count('<th scope="col">') <= most + 5 and f"plugin{most + 19} native" in losses
         assert "This page shows" not in RENDERERS[".json"](large)
 
-    def test_red_items_come_first_in_their_order(self):
-        page = Page({CELLS: 3})
-        assert page.first(CELLS, list(range(10)), lambda i: i > 7) == [0, 8, 9]
-        assert page.first(CELLS, [1, 2], lambda i: False) == [1, 2]
-        assert page.cut == {CELLS: 10} and Page().first(CELLS, list(range(9)), bool) == list(range(9))
-
 
 class TestOrigin:
-    def test_two_machines_are_two_origins(self):
-        _, given = reports.session(recipes=("te-current",))
-        other = [
-            r.model_copy(update={"provenance": reports.provenance(device="NVIDIA B200")}) for r in given.records[:2]
-        ]
-        evidence = Evidence([*other, *given.records[2:]], given.goldens)
-        text = str(provenance(Report([], {}, [], "m", evidence), Page()))
-        for part in (
-            "Records, set 1: 2 records",
-            "Records, set 2: 6 records",
-            "Golden of tiny on topics: 8 seeds",
-            "NVIDIA B200, sm_90",
-        ):
-            assert part in text
-
     def test_claims_are_shown_with_our_numbers(self, faulty):
         shown = {(row[0], row[1], row[2]): row[5] for row in reports.texts(reports.tables(faulty)["Published claims"])}
         assert len(shown) == 14
@@ -171,12 +135,6 @@ class TestOrigin:
         with pytest.raises(ValueError, match=fault):
             claims.load(tmp_path)
 
-    def test_rules_alone_and_unused_rows_are_listed(self):
-        bare = verdict("pass", detail=NumericsDetail(unmeasured=["no numbers of A"]))
-        made = Report([verdict("pass"), bare], {}, [], "m", unused=["row 7"])
-        assert made.green and made.unmeasured == ["no numbers of A (1 cell, first te-current-tiny-native)"]
-        assert "* Not needed by any record: row 7" in RENDERERS[".md"](made)
-
 
 class TestCommands:
     @pytest.mark.parametrize(
@@ -196,11 +154,6 @@ class TestCommands:
         options = ["--parity-model-factory", "mine:make", "--parity-recipe", "x", "--parity-golden-dir", "a b"]
         found = command([verdict("pass", check="gemm")], Evidence(options=[*options, *options]))
         assert found.endswith("--execution native --parity-model-factory mine:make --parity-golden-dir 'a b'")
-
-    def test_the_check_of_a_plugin_has_no_suite_of_this_project(self):
-        cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
-        found = command([verdict("pass", cell=cell, check=c) for c in ("gemm", "a plugin's check")], Evidence())
-        assert found.startswith("pytest --recipe te-current --model tiny")
 
 
 PLUGIN = """

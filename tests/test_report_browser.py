@@ -212,32 +212,6 @@ def test_copy_puts_the_command_on_the_clipboard(visit):
     )
 
 
-def test_print_is_light_and_cuts_no_plot(visit):
-    page = visit(color_scheme="dark")
-    pdf = page.pdf(prefer_css_page_size=True)
-    assert pdf[:5] == b"%PDF-" and len(pdf) > 100_000
-    page.emulate_media(media="print", color_scheme="dark")
-    assert luminance(page, "getComputedStyle(document.body).color") < 60
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    plots = page.evaluate(DRAWN)
-    assert [p["name"] for p in plots] == ["overview", "gap-1", "speed-0", "speed-1", "snr-0", "paired-1"]
-    assert {p["width"] for p in plots} == {1000}
-    assert luminance(page, "getComputedStyle(document.querySelector('.xtick text')).fill") < 60
-    assert (
-        max(page.evaluate("[...document.querySelectorAll('.main-svg')].map((s) => s.getBoundingClientRect().height)"))
-        <= 600
-    )
-
-
-def test_one_button_opens_everything(visit):
-    page = visit()
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") > 8
-    page.click("[data-open-all]")
-    until(page, "[...document.querySelectorAll('.canvas')].every((c) => c.querySelector('.main-svg'))")
-    assert page.evaluate("document.querySelectorAll('details:not([open])').length") == 0
-    assert len(page.evaluate(DRAWN)) == 15
-
-
 def test_hostile_names_do_not_run(visit, tmp_path):
     """The page stays whole where texts of a record are mark-up, and the policy stops what would slip through."""
     bad = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>"

@@ -41,11 +41,11 @@ def session(tmp_path):
         stand_in = SimpleNamespace(
             runner=runner, corpora=["topics"], seeds=(0, 1, 2), updating=False, goldens=given.goldens, policy=given.policy,
             known=some(given.policy).known, records=tmp_path, models=presets(), hardware=Hardware("cpu", "cpu", None), asked="",
-            execution=None,
+            execution=None, reports=[str(tmp_path / "out" / "r.json")], required=[], require_numbers=False, options=[],
         )  # fmt: skip
         context = cast(PluginContext, stand_in)
         cells = known_cells(suite_cells(context.models))
-        reporter = Reporter(context, cells, reports=[str(tmp_path / "out" / "r.json")])
+        reporter = Reporter(context, cells)
         for cell in checks:
             for call in (ParityFixture.loss_parity, lambda parity, cell: parity.numerics("layers", cell)):
                 item = SimpleNamespace(user_properties=[], nodeid="x")

@@ -9,7 +9,6 @@ import gemm_records
 import made_up_gpu as gpu
 import pytest
 import reports
-from fp8parity.judging.policy.claims import Claim
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
@@ -98,13 +97,6 @@ class TestGemms:
         place = ("recipe", "model", "micro_batch", "sequence", "sums")
         assert found == {"content": "gemms-31x512"} | {key: own[key] for key in place}
 
-    def test_a_sum_that_lacks_a_gemm_is_none_and_too_few_pairs_have_no_sums(self):
-        lost = {"failed": "out of memory", "bf16_seconds": [], "recipe_seconds": []}
-        few = {"bf16_seconds": [1.0] * 5, "recipe_seconds": [1.0] * 5}
-        records = [gemm_records.changed(gemm_records.made(), "qkv fprop kernel", **how) for how in (lost, few)]
-        [found] = timings.layer_sums(records)
-        assert found["sums"][0]["failed"] == "qkv fprop: out of memory" and found["sums"][0]["ratio"] is None
-
     def test_the_roofline_has_measured_limits_and_bf16_once(self, report):
         drawn = reports.plots(report)["roofline"]
         peak, bandwidth = drawn.data[-2:]
@@ -117,17 +109,6 @@ class TestGemms:
         both = gemm_plots.roofline([*points, *(p._replace(recipe="te-block") for p in points)], "gpu", 800, None)
         assert {t["name"]: len(t["x"]) for t in both.data[:-1]} == {"bf16": 12, "te-current": 12, "te-block": 12}
 
-    def test_the_speed_up_by_shape_has_both_ways(self, report):
-        alone, casts = (v.traces["y"][0] for v in reports.plots(report)["gemm-shapes"].views)
-        assert min(alone) == pytest.approx(1.9, rel=0.01) and max(casts) == pytest.approx(1.6, rel=0.01)
-
-
-class TestSizes:
-    def test_the_size_is_the_name_the_parameters_or_the_flops(self):
-        speed = reports.speed("llama3-8b", "te-current")
-        given = [speed, reports.speed("tiny", "te-current"), speed.model_copy(update={"cell": CELL})]
-        assert [p.billions for p in size_points(given, Evidence([timing()]))] == [8.0, pytest.approx(1.0)]
-
     def test_published_points_are_next_to_ours_without_an_interval(self, report):
         points = size_points(report.verdicts, report.evidence)
         published = [p for p in points if p.source]
@@ -139,19 +120,6 @@ class TestSizes:
         )
         data = traces["model-sizes"].data
         assert ["error_y" in t for t in data] == [t["marker"]["symbol"] == "circle" for t in data]
-
-    def test_a_claim_gives_sizes_as_numbers(self):
-        fields = {
-            "source": "them",
-            "url": "https://a.b",
-            "recipe": ["te-current"],
-            "metric": "speed-up",
-            "model": "m",
-            "hardware": "h",
-        }
-        more = {"published": "1.2x", "differs": "everything differs"}
-        with pytest.raises(ValueError, match="by_size"):
-            Claim(**fields, **more, by_size={"big": 1.2})  # type: ignore[arg-type]
 
 
 def test_both_sides_of_a_split_are_bars_of_categories(report):
@@ -174,14 +142,6 @@ class TestWorth:
         later, worth = some(row.later), some(row.worth)
         assert later[0] < later[1] < later[2] and later[1] > 0
         assert worth[1] == pytest.approx(1.31 / (1 + later[1])) and worth[0] < worth[1] < worth[2] and worth[1] < 1.31
-
-    def test_without_a_loss_it_says_so(self):
-        [row] = timed.worths([reports.speed("tiny", "te-current")], Evidence()).values()
-        assert (row.worth, row.why) == (None, "no loss gap of this cell on record")
-
-    def test_a_block_has_none(self):
-        block = reports.speed("llama3-8b", "te-current").model_copy(update={"check": "block throughput"})
-        assert timed.worths([block], Evidence()) == {}
 
     def test_energy_per_token(self, report):
         """175 W for 0.4 s and for 0.32 s make 70 J and 56 J for 10 steps of 1,000 tokens."""

@@ -6,23 +6,18 @@ import json
 import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from curves import HF, curve
 from fp8parity import runs
-from fp8parity.runs.run import decimals, number
 from log_files import (
     WRITERS,
     Curve,
     automodel,
     megatron,
     megatron_tensorboard,
-    nanochat,
-    nanotron,
     tensorboard,
     titan,
-    wandb_csv,
 )
 from torch.utils.tensorboard import SummaryWriter
 
@@ -63,12 +58,6 @@ def test_format_says_what_its_loss_averages(tmp_path):
     assert kinds["Megatron, printed"] == "mean since the last log"
     assert kinds["Megatron, TensorBoard"] == "of one step"
     assert kinds["CSV"] == "unknown"
-
-
-def test_tensorboard_is_not_sampled(tmp_path):
-    """The reader's default keeps 10,000 values of a tag."""
-    run = runs.read(tensorboard(tmp_path, ["lm loss"], [[2.0 + i * 1e-5 for i in range(10_500)]], range(10_500)))
-    assert len(run.points) == 10_500
 
 
 def test_resumed_run_keeps_the_last_writer(tmp_path):
@@ -112,21 +101,6 @@ def test_nan_is_found(format, tmp_path):
     made = curve(steps=40)
     made.loss[20] = math.nan
     assert runs.read(WRITERS[format](tmp_path / "run", made)).not_finite == [21]
-
-
-@pytest.mark.parametrize(("order", "lost"), [("ab", [21]), ("ba", [])])
-def test_last_loss_of_a_repeated_step_counts(order, lost, tmp_path):
-    """Run b has a NaN in step 21. A restart repeats all steps in one log."""
-    made = {"a": curve(steps=40), "b": curve(steps=40)}
-    made["b"].loss[20] = math.nan
-    (tmp_path / "log").write_text("".join(megatron(tmp_path / name, made[name]).read_text() for name in order))
-    assert runs.read(tmp_path / "log").not_finite == lost
-
-
-def test_skipped_steps_are_counted(tmp_path):
-    path = megatron(tmp_path / "run", curve(steps=30))
-    path.write_text(path.read_text().replace("skipped iterations:   0", "skipped iterations:   2", 1))
-    assert runs.read(path).skipped == 2
 
 
 def test_skipped_step_is_no_nan(tmp_path):
@@ -179,29 +153,12 @@ def test_goldens_of_megatron_and_torchtitan(tmp_path):
         assert runs.read(tmp_path / name).loss == list(values.values())
 
 
-def test_missing_points_are_counted(tmp_path):
-    path = tmp_path / "run.csv"
-    path.write_text("step,loss\n" + "".join(f"{s},2.5\n" for s in range(50) if s not in (20, 21)))
-    assert runs.read(path).missing == 2
-
-
 def test_own_name_of_the_loss_is_used(tmp_path):
     path = tmp_path / "run.csv"
     path.write_text("step,ppl_loss\n1,2.5\n2,2.4\n")
     assert runs.read(path, "ppl_loss").loss == [2.5, 2.4]
     with pytest.raises(ValueError, match="ppl_loss"):
         runs.read(path, "ppl_los")
-
-
-def test_numbers_and_digits():
-    assert [number(t) for t in ("1,234", "1.23K", "2.5M", " 3.1E-1")] == [1234.0, 1230.0, 2.5e6, 0.31]
-    assert [decimals(t) for t in (["2.5", "2.51"], ["3.123456E+00"], ["2.500000001"], ["nan"])] == [2, 6, None, None]
-
-
-def test_formats_differ(tmp_path):
-    assert runs.read(nanotron(tmp_path / "a", curve(steps=30))).format == "Nanotron's output"
-    assert runs.read(nanochat(tmp_path / "b", curve(steps=30))).format == "nanochat's output"
-    assert runs.read(wandb_csv(Path(tmp_path / "c"), curve(steps=30))).format == "CSV"
 
 
 @pytest.mark.parametrize("every", [1, 10])

@@ -57,15 +57,6 @@ def test_a_large_table_shows_red_cells_first(report, monkeypatch):
     assert f"The table shows {len(red) + 1} of {len(report.rows)} cells, what is red first." in " ".join(lines)
 
 
-def test_a_narrow_terminal_folds_and_loses_nothing(report):
-    text = table(report, Screen(40, attached=True))
-    assert max(map(len, text.splitlines())) <= 40
-    first = [line.split(" ")[0] for line in text.splitlines()]
-    assert {status: first.count(status) for status in ("fail", "pass")} == {
-        status: [r.status for r in report.rows].count(status) for status in ("fail", "pass")
-    }
-
-
 def test_colors_only_where_the_terminal_has_them(report):
     colored, plain = (table(report, Screen(80, color=color, attached=True)) for color in (True, False))
     assert "\x1b" not in plain
@@ -117,11 +108,3 @@ def test_a_comparison_fits(compared, new, first, width):
     assert lines[head + 1].startswith(f"{first} ")
     assert " ".join(" ".join(lines[:head]).split()) == found.sentence
     assert ("OLD" in lines[head]) == (width == 190)
-
-
-def test_a_comparison_has_a_page(compared):
-    red, green = (comparison.RENDERERS[".html"](compared(**new)) for new in ({"recipe": 0.02}, {}))
-    assert 'class="lead t-bad"' in red and 'class="lead t-good"' in green
-    assert '<span class="t-bad">recipe worse</span>' in red
-    assert "What changed, or cannot be decided" in red and "What changed" not in green
-    assert "<script" not in red and "https://" not in red
