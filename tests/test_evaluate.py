@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-import gemm_records
 import pytest
 from fp8parity.judging.evaluate import evaluate, looks
 from fp8parity.judging.policy import LossRow, Policy, SpeedRow
@@ -15,7 +14,6 @@ from fp8parity.judging.references import Goldens, pooling
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from narrowed import some
 from timings import GPU, HERE, made
 
 WHY = "a made-up row"
@@ -156,21 +154,6 @@ def test_a_cell_of_several_ranks_is_stale(runs, goldens):
     assert [(v.check, v.status, v.headline) for v in found.verdicts] == [
         ("throughput", "stale", text), ("loss parity", "stale", text), ("loss parity", "stale", text),
     ]  # fmt: skip
-
-
-def test_gemms_that_imitate_another_tool_are_only_shown():
-    policy = POLICY.model_copy(update={"gemm": (gemm_records.ROW,)})
-    counts = [
-        len(evaluate([gemm_records.made(tool=tool)], Goldens(), policy)[0].verdicts) for tool in ("", "another tool")
-    ]
-    assert counts == [1, 0]
-
-
-def test_seeds_of_bf16_from_several_sessions_are_one_group(runs, goldens):
-    """No seed was trained twice, so there is one verdict on all of them."""
-    control = [r.model_copy(update={"session": f"s{r.seed}"}) for r in runs(recipes=("bf16",))]
-    [found] = evaluate(control, goldens, POLICY)
-    assert [(v.status, some(some(v.loss).gap).n) for v in found.verdicts] == [("pass", 3)]
 
 
 @pytest.mark.parametrize(
