@@ -13,11 +13,11 @@ import rank_faults
 import torch
 from fp8parity import checks
 from fp8parity.checks.protocol import Result, RunSpec
-from fp8parity.distributed import checkpoint, launch, parity, wire, worker
-from fp8parity.distributed.arms import ARMS
+from fp8parity.distributed import checkpoint, launch, parity, worker
+from fp8parity.distributed.sharding import ARMS
 from fp8parity.distributed.train import Together, alone
 from fp8parity.records.schema import Trajectory
-from fp8parity.training.isolation import reset_state
+from fp8parity.training.hardware import reset_state
 
 if not torch.cuda.is_available() and importlib.util.find_spec("torchao.float8._inductor_patch"):
     # When torchao 0.18 converts a model, it repairs how Inductor writes kernels for Triton. For that it imports Inductor, a second of each
@@ -80,7 +80,7 @@ def gathered_in_fp8(spec: RunSpec) -> Result:
     """The arm with FP8 all-gather and precomputed scales, and what it sends."""
     together = Together(spec, next(arm for arm in ARMS if arm.precompute))
     together.take(together.batches(0), 0)
-    return wire.measure(together)
+    return parity.measure_wire(together)
 
 
 def together(found: dict[str, Result]) -> Result:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from fp8parity.checks import checkpoint
 from fp8parity.checks.checkpoint import PLAIN, QUANTIZED, arms, changed, differences
-from fp8parity.distributed import arms as sharded
+from fp8parity.distributed import sharding as sharded
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
 from te_stand_in import stand_in as stand_in

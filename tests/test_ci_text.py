@@ -54,11 +54,6 @@ def test_a_detail_is_a_property(detail, name, value):
     assert name not in dict(ci.properties([verdict()]))
 
 
-def test_properties_of_several_corpora_are_told_apart():
-    found = dict(ci.properties([verdict(), verdict("pass", corpus="text:x")]))
-    assert (found["topics.status"], found["text:x.status"]) == ("fail", "pass")
-
-
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
     ci.summarize("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
@@ -77,5 +72,5 @@ def test_compare_annotates_what_is_worse(trajectory, tmp_path, capsys, monkeypat
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--golden-dir", str(tmp_path)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::error")]
     assert len(lines) == 1
-    assert lines[0].startswith("::error title=te-current-nano-emulated loss%3A recipe moved%3A regression::")
+    assert lines[0].startswith("::error title=te-current-nano-emulated loss%3A recipe changed%3A regression::")
     assert "# FP8 parity: OLD and NEW" in (tmp_path / "s.md").read_text()

@@ -9,9 +9,10 @@ import pytest
 import two_sides
 from fp8parity.judging import stats
 from fp8parity.judging.compare.change import Shift
-from fp8parity.judging.compare.quantities import BESIDE
+from fp8parity.judging.compare.loss import meaning
 from fp8parity.judging.policy import LossRow
 from fp8parity.judging.policy.rows import Rule
+from fp8parity.judging.quantities import NORM, VALIDATION
 from fp8parity.records.schema import NonFinite, Trajectory
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared
@@ -25,11 +26,11 @@ def runs(trajectory):
 @pytest.mark.parametrize(
     ("new", "moved", "effect", "code"),
     [
-        ({"recipe": 0.02}, "recipe moved", "regression", 1),
-        ({"recipe": 0.02, "control": 0.02}, "framework moved", "regression", 1),
-        ({"recipe": 0.04, "control": 0.02}, "both moved", "regression", 1),
-        ({"recipe": -0.02}, "recipe moved", "gain", 0),
-        ({"recipe": -0.02, "control": -0.02}, "framework moved", "gain", 0),
+        ({"recipe": 0.02}, "recipe changed", "regression", 1),
+        ({"recipe": 0.02, "control": 0.02}, "framework changed", "regression", 1),
+        ({"recipe": 0.04, "control": 0.02}, "both changed", "regression", 1),
+        ({"recipe": -0.02}, "recipe changed", "gain", 0),
+        ({"recipe": -0.02, "control": -0.02}, "framework changed", "gain", 0),
         ({"noise": 1.0}, "noise", "none", 0),
         ({"recipe": 0.003}, "noise", "none", 0),
         ({"noise": 30.0}, "cannot say", "unknown", 2),
@@ -40,7 +41,7 @@ def test_planted_losses(runs, new, moved, effect, code):
     found = compared(runs(), runs("2.13.0", **new))
     assert (change(found).moved, change(found).effect, found.code) == (moved, effect, code)
     framework = new.get("control", 0.0)
-    assert change(found, "bf16").moved == ("framework moved" if framework else "unchanged")
+    assert change(found, "bf16").moved == ("framework changed" if framework else "unchanged")
     assert some(change(found, "bf16").framework).mean == pytest.approx(framework, abs=1e-12)
     assert found.sentence.endswith("(torch 2.12.0 -> 2.13.0).")
 
@@ -57,12 +58,12 @@ def test_the_gap_is_paired_by_seed(runs):
 
 def test_the_sentence_says_what_moved_and_by_how_much(runs):
     sentence = compared(runs(), runs("2.13.0", recipe=0.02)).sentence
-    assert sentence.startswith("Recipe moved: te-current-nano-emulated loss +2.000% [+2.000%, +2.000%], worse")
+    assert sentence.startswith("Recipe changed: te-current-nano-emulated loss +2.000% [+2.000%, +2.000%], worse")
 
 
 def test_the_sentence_says_that_nothing_moved(runs):
     quiet = compared(runs(), runs("2.13.0")).sentence
-    assert quiet.startswith("Nothing moved beyond its margin: 2 comparisons, 2 of them equal to the bit (torch")
+    assert quiet.startswith("No change beyond tolerance: 2 comparisons, 2 of them equal to the bit (torch")
 
 
 def test_runs_that_are_equal_to_the_bit_have_no_noise(runs):
@@ -76,7 +77,7 @@ def test_runs_that_are_equal_to_the_bit_have_no_noise(runs):
 
 @pytest.mark.parametrize(
     ("side", "moved", "effect", "code"),
-    [(1, "recipe moved", "regression", 1), (0, "recipe moved", "gain", 0), (2, "cannot say", "unknown", 2)],
+    [(1, "recipe changed", "regression", 1), (0, "recipe changed", "gain", 0), (2, "cannot say", "unknown", 2)],
 )
 def test_non_finite_runs(runs, side, moved, effect, code):
     sides = [runs(), runs("2.13.0")]
@@ -91,19 +92,26 @@ def test_non_finite_runs(runs, side, moved, effect, code):
     assert "seed 1 is non-finite at step 7" in change(found).notes
 
 
-NORM = Rule(
+FIRST_NORM = Rule(
     check=("loss parity",), metric=("first gradient norm",), recipe=("te-current", "bf16"), low=0.99, high=1.01, why=WHY
 )
-FIRST_STEP = POLICY.model_copy(update={"rule": (NORM,)})
+FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
 
 
 @pytest.mark.parametrize(
     ("recipe", "sides", "moved", "effect", "code", "words"),
     [
-        ("te-current", (1,), "recipe moved", "regression", 1, "first step in NEW: gradient norm 0.9600x BF16's, "),
-        ("te-current", (0,), "recipe moved", "gain", 0, "first step in OLD: gradient norm 0.9600x BF16's, "),
+        ("te-current", (1,), "recipe changed", "regression", 1, "first step in NEW: gradient norm 0.9600x BF16's, "),
+        ("te-current", (0,), "recipe changed", "gain", 0, "first step in OLD: gradient norm 0.9600x BF16's, "),
         ("te-current", (0, 1), "cannot say", "unknown", 2, "first step in OLD: gradient norm 0.9600x BF16's, "),
-        ("bf16", (1,), "framework moved", "regression", 1, "first step of BF16 in NEW: gradient norm 0.9600x OLD's, "),
+        (
+            "bf16",
+            (1,),
+            "framework changed",
+            "regression",
+            1,
+            "first step of BF16 in NEW: gradient norm 0.9600x OLD's, ",
+        ),
     ],
 )
 def test_an_odd_first_step_moved_though_the_losses_did_not(runs, recipe, sides, moved, effect, code, words):
@@ -157,7 +165,7 @@ def test_an_interval_needs_two_seeds_in_common(runs, seeds, moved):
 
 @pytest.mark.parametrize(
     ("recipe", "bf16", "moved"),
-    [(7, 7, "framework moved"), (8, 7, "framework moved"), (7, 8, "recipe moved"), (7, None, "recipe moved")],
+    [(7, 7, "framework changed"), (8, 7, "framework changed"), (7, 8, "recipe changed"), (7, None, "recipe changed")],
 )
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_recipe_that_stopped_with_bf16_is_not_to_blame(runs, side, recipe, bf16, moved):
@@ -175,8 +183,8 @@ def test_a_recipe_that_stopped_with_bf16_is_not_to_blame(runs, side, recipe, bf1
     effect = ("gain", "regression")[side]
     assert (change(found).moved, change(found).effect) == (moved, effect)
     if bf16:
-        assert (change(found, "bf16").moved, change(found, "bf16").effect) == ("framework moved", effect)
-        assert found.sentence.startswith(f"Framework moved: {change(found, 'bf16').name} ")
+        assert (change(found, "bf16").moved, change(found, "bf16").effect) == ("framework changed", effect)
+        assert found.sentence.startswith(f"Framework changed: {change(found, 'bf16').name} ")
 
 
 @pytest.mark.parametrize(("control", "effect"), [(0.02, "regression"), (-0.02, "gain")])
@@ -185,13 +193,13 @@ def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, n
     """The recipe's own losses are equal to the bit, or within their noise."""
     found = compared(runs(), runs("2.13.0", control=control, noise=noise))
     assert (change(found).moved, change(found).effect, change(found).notes) == (
-        "framework moved",
+        "framework changed",
         effect,
-        ["the recipe's own loss did not move"],
+        ["the recipe's own loss did not change"],
     )
     both = compared(runs(), runs("2.13.0", control=control, recipe=3 * control))
-    assert (change(both).moved, change(both).notes) == ("both moved", [])
-    assert found.sentence.startswith("Framework moved: bf16-nano-native loss ")
+    assert (change(both).moved, change(both).notes) == ("both changed", [])
+    assert found.sentence.startswith("Framework changed: bf16-nano-native loss ")
 
 
 def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):
@@ -214,17 +222,17 @@ def shift(mean: float, size: str, effect: str) -> Shift:
 @pytest.mark.parametrize(
     ("name", "given", "values", "size", "effect"),
     [
-        ("validation loss", ("moved", "regression"), (0.02, 0.02), "moved", "regression"),
+        ("validation loss", ("changed", "regression"), (0.02, 0.02), "changed", "regression"),
         ("validation loss", ("unknown", "unknown"), (0.0, 0.02), "noise", "none"),
-        ("validation loss", ("noise", "none"), (-0.029, 0.031), "moved", "regression"),
-        ("validation loss", ("noise", "none"), (-0.031, 0.029), "moved", "gain"),
-        ("gradient norm", ("moved", "regression"), (0.02, 0.02), "moved", "unknown"),
-        ("gradient norm", ("moved", "gain"), (-0.02, -0.02), "moved", "unknown"),
+        ("validation loss", ("noise", "none"), (-0.029, 0.031), "changed", "regression"),
+        ("validation loss", ("noise", "none"), (-0.031, 0.029), "changed", "gain"),
+        ("gradient norm", ("changed", "regression"), (0.02, 0.02), "changed", "unknown"),
+        ("gradient norm", ("changed", "gain"), (-0.02, -0.02), "changed", "unknown"),
         ("gradient norm", ("noise", "none"), (-0.9, 0.9), "noise", "none"),
     ],
 )
 def test_a_shift_has_the_meaning_of_its_quantity(name, given, values, size, effect):
-    quantity = next(q for q in BESIDE if q.name == name)
-    found, notes = quantity.judged(shift(0.0, *given), [0, 1], values)
+    sets = next(q.sets for q in (VALIDATION, NORM) if q.sets.name == name)
+    found, notes = meaning(sets, shift(0.0, *given), [0, 1], values)
     assert (found.size, found.effect) == (size, effect)
-    assert bool(notes) == (given[0] == "noise" and size == "moved")
+    assert bool(notes) == (given[0] == "noise" and size == "changed")

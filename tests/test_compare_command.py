@@ -72,7 +72,7 @@ def test_the_command_with_bad_input(tmp_path, capsys, runs, arguments, words):
 
 
 def test_a_comparison_of_bf16_alone_says_so(tmp_path, capsys, runs):
-    """Nothing moved is then no word about a recipe."""
+    """No change is then no word about a recipe."""
     (tmp_path / "policy.toml").write_text(TOML)
     sides = [[r for r in runs(version) if r.cell.is_control] for version in ("2.12.0", "2.13.0")]
     old, new = (save(tmp_path / name, side) for name, side in zip(("old", "new"), sides, strict=True))

@@ -38,19 +38,19 @@ def measured(trajectory):
     ("old", "new", "moved", "effect", "code"),
     [
         ({}, {"sqnr": 28.4}, "noise", "none", 0),
-        ({}, {"sqnr": 28.2}, "recipe moved", "none", 0),
-        ({}, {"sqnr": 27.9}, "recipe moved", "regression", 1),
-        ({}, {"sqnr": 29.1}, "recipe moved", "regression", 1),
-        ({"sqnr": 28.9}, {"sqnr": 28.1}, "recipe moved", "regression", 1),
-        ({"sqnr": 27.0}, {"sqnr": 28.5}, "recipe moved", "gain", 0),
-        ({"bias": 0.2}, {"bias": 1.9}, "recipe moved", "regression", 1),
-        ({"bias": 1.9}, {"bias": 0.2}, "recipe moved", "gain", 0),
-        ({}, {"sqnr": math.nan}, "recipe moved", "regression", 1),
+        ({}, {"sqnr": 28.2}, "recipe changed", "none", 0),
+        ({}, {"sqnr": 27.9}, "recipe changed", "regression", 1),
+        ({}, {"sqnr": 29.1}, "recipe changed", "regression", 1),
+        ({"sqnr": 28.9}, {"sqnr": 28.1}, "recipe changed", "regression", 1),
+        ({"sqnr": 27.0}, {"sqnr": 28.5}, "recipe changed", "gain", 0),
+        ({"bias": 0.2}, {"bias": 1.9}, "recipe changed", "regression", 1),
+        ({"bias": 1.9}, {"bias": 0.2}, "recipe changed", "gain", 0),
+        ({}, {"sqnr": math.nan}, "recipe changed", "regression", 1),
         ({"metric": "odd"}, {"metric": "odd", "sqnr": 28.4}, "cannot say", "unknown", 2),
         ({}, {}, "unchanged", "none", 0),
         ({"sqnr": math.nan}, {"sqnr": math.nan}, "unchanged", "none", 0),
-        ({"sqnr": 29.1}, {"sqnr": 28.9}, "recipe moved", "gain", 0),
-        ({"sqnr": 27.0}, {"sqnr": 28.5, "bias": 2.1}, "recipe moved", "regression", 1),
+        ({"sqnr": 29.1}, {"sqnr": 28.9}, "recipe changed", "gain", 0),
+        ({"sqnr": 27.0}, {"sqnr": 28.5, "bias": 2.1}, "recipe changed", "regression", 1),
     ],
 )
 def test_numerics_by_the_share_of_their_band(measured, old, new, moved, effect, code):
@@ -81,8 +81,8 @@ def test_numerics_of_bf16_tell_the_framework(measured):
     old = [measured("2.12.0", recipe=r) for r in ("bf16", "te-current")]
     new = [measured("2.13.0", 28.2, recipe=r) for r in ("bf16", "te-current")]
     found = compared(old, new)
-    assert change(found, "bf16", "gemm").moved == "framework moved"
-    assert change(found, kind="gemm").moved == "both moved"
+    assert change(found, "bf16", "gemm").moved == "framework changed"
+    assert change(found, kind="gemm").moved == "both changed"
     assert "fprop sqnr @ g: 28.5 -> 28.2 (-0.3, band +-0.5)" in change(found, kind="gemm").notes
 
 
@@ -103,8 +103,8 @@ def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framewo
         (0.33, 1, 0.0, ("noise", "none", 0), "+0.02 (rms @ g, a known failure)"),
         (0.3, 1, 0.0, ("noise", "none", 0), "-0.01 (rms @ g, a known failure)"),
         (0.31, 1, 0.0, ("unchanged", "none", 0), "+0 (rms @ g)"),
-        (0.52, 1, 0.0, ("recipe moved", "regression", 1), "+0.21 (rms @ g)"),
-        (0.33, 0, 0.0, ("recipe moved", "regression", 1), "+0.02 (rms @ g)"),
+        (0.52, 1, 0.0, ("recipe changed", "regression", 1), "+0.21 (rms @ g)"),
+        (0.33, 0, 0.0, ("recipe changed", "regression", 1), "+0.02 (rms @ g)"),
     ],
 )
 def test_a_number_that_is_known_to_be_wrong_moves_within_its_range(measured, new, days, high, result, text):
@@ -163,12 +163,12 @@ def moved(trajectory):
     [
         (("H100", -0.053), ("H200", -0.038), ("noise", "none", 0)),
         (("H100", -0.0531), ("H200", -0.0379), ("noise", "none", 0)),
-        (("H100", -0.053), ("H200", -0.053), ("recipe moved", "regression", 1)),
-        (("H100", -0.038), ("H200", -0.038), ("recipe moved", "gain", 0)),
-        (("H100", -0.053), ("H200", math.nan), ("recipe moved", "regression", 1)),
-        (("H100", -0.053), ("H100", -0.038), ("recipe moved", "regression", 1)),
+        (("H100", -0.053), ("H200", -0.053), ("recipe changed", "regression", 1)),
+        (("H100", -0.038), ("H200", -0.038), ("recipe changed", "gain", 0)),
+        (("H100", -0.053), ("H200", math.nan), ("recipe changed", "regression", 1)),
+        (("H100", -0.053), ("H100", -0.038), ("recipe changed", "regression", 1)),
         (("H100", -0.053), ("B200", -0.02), ("noise", "none", 0)),
-        (("H100", -0.053), ("B200", -0.5), ("recipe moved", "regression", 1)),
+        (("H100", -0.053), ("B200", -0.5), ("recipe changed", "regression", 1)),
     ],
 )  # fmt: skip
 def test_each_side_is_held_to_its_own_gpu_model(moved, old, new, result):

@@ -8,7 +8,7 @@ import pytest
 import two_sides
 from fp8parity.cli import main
 from fp8parity.judging.compare import compare
-from fp8parity.judging.completeness import beyond_versions
+from fp8parity.judging.completeness import too_old
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.verdict import Status, VerdictChange
@@ -45,7 +45,7 @@ def test_machines_are_paired_by_device(runs):
     new = runs("2.13.0", device="H200", recipe=0.021) + runs("2.13.0", device="EPYC")
     found = compared(old, new)
     by_machine = {c.machine: c.moved for c in found.changes if c.cell.recipe == "te-current" and c.what == "loss"}
-    assert by_machine == {"EPYC": "unchanged", "H200": "recipe moved"}
+    assert by_machine == {"EPYC": "unchanged", "H200": "recipe changed"}
     assert not found.missing
 
 
@@ -69,20 +69,20 @@ def test_one_device_in_two_environments_is_no_side(runs, trajectory, side):
         compared(*((two, runs()) if side == "OLD" else (runs(), two)))
 
 
-def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
+def test_a_verdict_that_newly_red_is_no_nothing_moved(runs, trajectory):
     """The optimizer held another beta. No loss shows it, and the verdict does."""
     golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
     stored = Goldens(loss={("nano", "topics"): golden})
     other = {"hyperparameters": {"beta1": (0.9, 0.95)}}
     found = compare(runs(), runs("2.13.0", **other), stored, POLICY)
-    assert {v.new for v in found.verdicts} == {"fail"} and all(v.turned_red for v in found.verdicts)
+    assert {v.new for v in found.verdicts} == {"fail"} and all(v.newly_red for v in found.verdicts)
     assert found.code == 2
     assert found.sentence.startswith("Cannot say, because the goldens refuse NEW and not OLD: ")
     assert "te-current-nano-emulated loss parity: pass -> fail" in found.sentence
     gain = compare(runs(), runs("2.13.0", recipe=-0.02, **other), stored, POLICY)
     assert gain.code == 2 and "better" in gain.sentence and "; the goldens refuse NEW and not OLD: " in gain.sentence
     mended = compare(runs(**other), runs("2.13.0"), stored, POLICY)
-    assert mended.code == 0 and not any(v.turned_red for v in mended.verdicts)
+    assert mended.code == 0 and not any(v.newly_red for v in mended.verdicts)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
 )
 def test_a_verdict_that_decided_nothing_does_not_hide_a_red_one(old: Status, new: Status, red):
     cell = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
-    assert VerdictChange(cell=cell, check="loss parity", old=old, new=new, why="").turned_red == red
+    assert VerdictChange(cell=cell, check="loss parity", old=old, new=new, why="").newly_red == red
 
 
 CELL = "te-block-nano-emulated"
@@ -123,7 +123,7 @@ def test_what_a_version_cannot_run_is_new_and_green(runs, more):
     found = compare(runs(), [*runs("2.13.0"), *more], Goldens(), POLICY, {CELL: "torchao 0.18 or later"})
     assert (found.code, found.missing) == (0, [])
     assert [m.text for m in found.added] == [f"{CELL} (it needs torchao 0.18 or later)"]
-    assert found.sentence.startswith("Nothing moved beyond its margin: ")
+    assert found.sentence.startswith("No change beyond tolerance: ")
     assert f"; new: {CELL} (it needs torchao 0.18 or later) (" in found.sentence
 
 
@@ -147,7 +147,7 @@ def test_without_that_reason_it_is_missing_and_the_first_words_say_it(runs, more
     ids=["all", "one failed", "another reason", "not installed", "ran", "not selected"],
 )
 def test_only_a_cell_of_which_every_test_was_skipped_for_its_version_counts(trajectory, selected, found):
-    assert beyond_versions([session(trajectory, *selected)]) == found
+    assert too_old([session(trajectory, *selected)]) == found
 
 
 def test_the_command_reads_the_manifest_of_old(runs, more, trajectory, tmp_path, capsys):
@@ -168,12 +168,12 @@ def test_the_command_reads_the_manifest_of_old(runs, more, trajectory, tmp_path,
 def test_the_seeds_of_a_further_look_are_not_missing(runs, old, new, lacks):
     """One side decided with the three seeds of its first look, and its manifests say that it lost nothing."""
     sides = runs(seeds=old), runs("2.13.0", seeds=new)
-    found = compare(*sides, Goldens(), POLICY, whole=["OLD", "NEW"])
+    found = compare(*sides, Goldens(), POLICY, complete=["OLD", "NEW"])
     assert (found.code, found.missing) == (0, [])
     assert [m.text for m in found.added] == [
         f"bf16-nano-native seed3, seed4 ({lacks} decided without)",
         f"te-current-nano-emulated seed3, seed4 ({lacks} decided without)",
     ]
-    assert compare(*sides, Goldens(), POLICY, whole=["NEW" if lacks == "OLD" else "OLD"]).code == 2, (
+    assert compare(*sides, Goldens(), POLICY, complete=["NEW" if lacks == "OLD" else "OLD"]).code == 2, (
         "that side may have lost them"
     )

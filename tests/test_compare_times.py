@@ -7,6 +7,7 @@ import reports
 import two_sides
 from fp8parity.judging.compare import times
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.timed import Ends
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import Throughput
@@ -39,13 +40,13 @@ def timed(trajectory):
 @pytest.mark.parametrize(
     ("new", "kind", "moved", "effect", "code"),
     [
-        ({"ratio": 1.35}, "throughput", "recipe moved", "regression", 1),
-        ({"ratio": 1.65}, "throughput", "recipe moved", "gain", 0),
+        ({"ratio": 1.35}, "throughput", "recipe changed", "regression", 1),
+        ({"ratio": 1.65}, "throughput", "recipe changed", "gain", 0),
         ({"ratio": 1.505}, "throughput", "noise", "none", 0),
-        ({"bf16": 1.1}, "throughput", "framework moved", "regression", 1),
-        ({"memory": 0.9}, "memory", "recipe moved", "regression", 1),
-        ({"memory": 0.7}, "memory", "recipe moved", "gain", 0),
-        ({"bf16_memory": 1_100_000, "recipe_memory": 880_000}, "memory", "framework moved", "regression", 1),
+        ({"bf16": 1.1}, "throughput", "framework changed", "regression", 1),
+        ({"memory": 0.9}, "memory", "recipe changed", "regression", 1),
+        ({"memory": 0.7}, "memory", "recipe changed", "gain", 0),
+        ({"bf16_memory": 1_100_000, "recipe_memory": 880_000}, "memory", "framework changed", "regression", 1),
         ({"ratio": 1.35, "mode": "eager"}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "watch": BUSY}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "device": "H100"}, "throughput", "shown", "none", 0),
@@ -71,6 +72,11 @@ def test_planted_throughput(timed, new, kind, moved, effect, code):
 def test_what_keeps_times_from_being_compared_is_said(timed, old, new, notes, machine):
     found = compared([timed(**old)], [timed("2.13.0", **new)])
     assert [(c.notes, c.machine) for c in found.changes] == 2 * [(notes, machine)]
+
+
+def test_the_interval_of_a_change_has_the_outer_edges_of_both():
+    shift = Ends(3.0, 5.0, 8.0, 12).relative_to(Ends(1.0, 2.0, 4.0, 11))
+    assert (shift.mean, shift.low, shift.high, shift.n) == (1.5, -0.25, 7.0, 11)
 
 
 def test_step_times_are_shown_and_never_decide(trajectory):
@@ -104,11 +110,11 @@ def slower(record: GemmTimes, factor: float) -> GemmTimes:
     [
         (made(), "noise", "none"),
         (made(training=1.6 * 1.02), "noise", "none"),
-        (made(training=1.6 * 0.9), "recipe moved", "regression"),
-        (made(training=1.6 * 1.1), "recipe moved", "gain"),
-        (slower(made(), 1.2), "framework moved", "regression"),
-        (slower(made(), 0.8), "framework moved", "gain"),
-        (slower(made(training=1.4), 1.2), "both moved", "regression"),
+        (made(training=1.6 * 0.9), "recipe changed", "regression"),
+        (made(training=1.6 * 1.1), "recipe changed", "gain"),
+        (slower(made(), 1.2), "framework changed", "regression"),
+        (slower(made(), 0.8), "framework changed", "gain"),
+        (slower(made(training=1.4), 1.2), "both changed", "regression"),
         (made(watch=watched(busy_before=50)), "cannot say", "unknown"),
         (changed(made(), "o dgrad training", **LOST), "cannot say", "unknown"),
         (made(provenance=reports.provenance(device="Another")), "shown", "none"),

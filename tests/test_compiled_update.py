@@ -8,8 +8,7 @@ import pytest
 import torch
 from fp8parity import recipes
 from fp8parity.records.cell import Execution
-from fp8parity.training.compiled_update import CompiledUpdate, adamw
-from fp8parity.training.step import MasterWeightOptimizer
+from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer, adamw
 from fp8parity.workload import models
 from torch import Tensor
 

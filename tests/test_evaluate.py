@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from fp8parity.judging.evaluate import evaluate, looks
+from fp8parity.judging.evaluate import evaluate, stages
 from fp8parity.judging.policy import LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.known_failures import Expected, KnownFailure, KnownFailures
 from fp8parity.judging.policy.rows import Rule
@@ -110,7 +110,7 @@ class TestLooks:
 
     def test_they_end_where_the_golden_does(self, trajectory):
         short = Goldens(loss={("nano", "topics"): from_runs([trajectory(seed=s) for s in range(4)], [])})
-        assert looks(self.CELL, short, POLICY) == (3, 4)
+        assert stages(self.CELL, short, POLICY) == (3, 4)
 
     def test_a_verdict_that_is_not_clear_asks_for_the_next_look(self, trajectory, goldens):
         """Three seeds are undecided; with two more of the same law the gap is clear."""
@@ -123,7 +123,7 @@ class TestLooks:
         def status(count: int) -> str:
             return evaluate(candidates[:count] + controls[:count], goldens, POLICY)[0].verdicts[0].status
 
-        assert [status(n) for n in looks(self.CELL, goldens, POLICY)] == ["inconclusive", "inconclusive", "pass"]
+        assert [status(n) for n in stages(self.CELL, goldens, POLICY)] == ["inconclusive", "inconclusive", "pass"]
 
 
 def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens):

@@ -28,7 +28,7 @@ def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, tra
     ("record", "status", "words"),
     [
         (made(), "pass", "inside"),
-        (made(training=1.6 * 1.08), "improved", "the training sum is faster than the golden by more than its band"),
+        (made(training=1.6 * 1.08), "improved", "faster than the golden by more than its band: training sum"),
         (made(training=1.6 * 1.3), "fail", "such a gain is a fault"),
         (made(watch=None), "inconclusive", "was not watched"),
         (made(watch=watched(busy_before=40)), "inconclusive", "40% busy before"),
@@ -75,8 +75,8 @@ def test_a_gemm_that_only_the_golden_has_is_lost():
     whole = made("llama3-8b")
     golden = pooling.updated(None, [whole])
     for count, words in (
-        (1, "lm_head fprop kernel is lost: the golden has it"),
-        (6, "lm_head fprop kernel is lost (and 5 more): the golden has it"),
+        (1, "lm_head fprop kernel is missing: the golden has it"),
+        (6, "lm_head fprop kernel is missing (and 5 more): the golden has it"),
     ):
         head = [g for g in whole.gemms if g.part == "model"][:count]
         found = judged(whole.model_copy(update={"gemms": [g for g in whole.gemms if g not in head]}), golden)
@@ -121,7 +121,7 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
 @pytest.mark.parametrize(
     ("kernels", "words"),
     [
-        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is lost, or fused with another"),
+        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
         (["cast", "cast", "cast", "nvjet_sm90_qqtst"], "3 kernels next to the GEMM, golden 2: an extra cast"),
     ],
 )

@@ -6,8 +6,8 @@ import weakref
 
 import pytest
 import torch
-from fp8parity.training import isolation
-from fp8parity.training.isolation import reset_state
+from fp8parity.training import hardware as isolation
+from fp8parity.training.hardware import reset_state
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="captures need a GPU")
 

@@ -11,8 +11,7 @@ from fp8parity.checks.short_run import ShortRun
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.registry import preload, skip_reason
 from fp8parity.records.cell import Execution
-from fp8parity.training.hardware import detect
-from fp8parity.training.isolation import reset_state
+from fp8parity.training.hardware import detect, reset_state
 
 EMULATED = [
     ("te-current", "te-current-pow2"),

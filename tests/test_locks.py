@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from fp8parity.records.locks import golden, locked
-from fp8parity.training import locks
-from fp8parity.training.locks import GPU, Use
+from fp8parity.training import hardware as locks
+from fp8parity.training.hardware import GPU, Use
 
 ROOT = Path(__file__).parents[1]
 HOLDER = rf"process {os.getpid()} on {re.escape(socket.gethostname())} since \d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d UTC"

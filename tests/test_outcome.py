@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fp8parity.gate import outcome as outcomes
+from fp8parity.gate import results as outcomes
 from fp8parity.gate.results import Phase, Results
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.sentence import Outcome, sentence

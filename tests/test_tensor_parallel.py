@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from fp8parity.distributed import tensor_parallel, train
-from fp8parity.distributed.arms import ARMS
-from fp8parity.distributed.sharding import ShardedOptimizer, sharded
-from fp8parity.training.step import MasterWeightOptimizer
+from fp8parity.distributed.sharding import ARMS, ShardedOptimizer, sharded
+from fp8parity.training.optimizer import MasterWeightOptimizer
 from sessions import cell
 
 

@@ -9,9 +9,7 @@ import pytest
 from fp8parity.judging import speed
 from fp8parity.judging.references import pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
-from fp8parity.records.storage import load_record, write_json
-from sessions import stored
-from timings import CELL, GPU, HERE, ROW, calm_but, made
+from timings import GPU, HERE, ROW, calm_but, made
 
 
 @pytest.fixture
@@ -24,14 +22,14 @@ def golden(tmp_path):
     ("run", "status", "words"),
     [
         (made(), "pass", "inside the golden's band"),
-        (made(1.2 * 1.1), "improved", "faster or smaller than the golden"),
+        (made(1.2 * 1.1), "improved", "than the golden"),
         (made(1.2 * 0.96), "pass", "inside"),
         (made(1.2 * 1.04), "pass", "inside"),
         (made(1.2 * 0.95, spread=0.02), "inconclusive", "crosses"),
         (made(1.2 * 1.05, spread=0.02), "inconclusive", "crosses"),
-        (made(recipe_memory=16 * 2**30), "improved", "faster or smaller"),
+        (made(recipe_memory=16 * 2**30), "improved", "less memory than"),
         (made(1.2 * 0.95, spread=0.02, recipe_memory=16 * 2**30), "inconclusive", "crosses"),
-        (made(1.2 * 1.14), "improved", "faster or smaller than the golden"),
+        (made(1.2 * 1.14), "improved", "than the golden"),
         (made(bf16_seconds=[0.4 * 1.06] * 11, recipe_seconds=[0.4 * 1.06 / 1.2] * 11), "pass", "inside"),
         (made(bf16_seconds=[0.4 / 1.08] * 11, recipe_seconds=[0.4 / 1.08 / 1.2] * 11), "pass", "inside"),
         (made(watch=calm_but(busy_before=5)), "pass", "inside"),
@@ -83,17 +81,6 @@ def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
     assert "te-current native on NVIDIA Other" in found.headline
     assert dict(found.lines)["speed"].startswith("1.200x BF16 [") and "98,304 tokens/s" in dict(found.lines)["speed"]
     assert dict(found.lines)["memory"] == "18.0 GiB, BF16 20.0 GiB"
-
-
-def test_without_a_row_a_cell_is_not_judged():
-    rows = stored()[1]
-    with pytest.raises(ValueError, match=r"no \[\[speed\]\] row selects te-current-base-native"):
-        rows.model_copy(update={"speed": ()}).speed_row(CELL)
-    assert rows.speed_row(CELL).band > 0
-
-
-def test_a_record_keeps_every_bit(tmp_path):
-    assert load_record(write_json(tmp_path / "t.json", made())) == made()
 
 
 @pytest.mark.parametrize("side", ["bf16_memory", "recipe_memory"])

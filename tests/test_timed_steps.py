@@ -15,10 +15,9 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.recipes import ConvertedModel, Recipe
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.timing import steps, turns
+from fp8parity.timing import steps
 from fp8parity.training import provenance
-from fp8parity.training.compiled_update import CompiledUpdate
-from fp8parity.training.step import MasterWeightOptimizer
+from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer
 from fp8parity.workload import corpus
 from timings import GPU, ROW
 from torch import nn
@@ -44,10 +43,10 @@ class Machine:
         return SimpleNamespace(run=run, memory=1)
 
 
-def in_turns(machine: Machine) -> turns.Turns:
+def in_turns(machine: Machine) -> steps.Turns:
     """Time a recipe that takes 1 / 1.25 of BF16's time."""
     sides = [machine.side("bf16", 0.025), machine.side("recipe", 0.02)]
-    return turns.in_turns(lambda: sides[0], lambda: sides[1], CPU, pairs=17)
+    return steps.in_turns(steps.Comparison(lambda: sides[0], lambda: sides[1], CPU, 1.0, {}), 17)
 
 
 def test_turns_alternate_and_have_the_same_number_of_steps():
@@ -69,16 +68,8 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio():
     assert np.median(np.divide(first, second)) / 1.25 - 1 < -0.08
 
 
-def test_the_gpu_rests_before_each_turn(monkeypatch):
-    rests: list[float] = []
-    monkeypatch.setattr(turns.time, "sleep", rests.append)
-    side = Machine().side("bf16", 0.1)
-    turns.in_turns(lambda: side, lambda: side, CPU, pairs=3, rest=0.5)
-    assert rests == [0.5] * 6
-
-
 def test_a_step_that_is_not_finite_has_no_time():
-    side = turns.Side(lambda number: torch.tensor([1.0, math.nan]), CPU)
+    side = steps.Side(lambda number: torch.tensor([1.0, math.nan]), CPU)
     with pytest.raises(ValueError, match="a timed step gave a value that is not finite"):
         side.run(2)
 
@@ -93,12 +84,12 @@ def test_garbage_of_an_earlier_cell_is_not_counted(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0 if alive() is None else 1)
     del models
     assert alive() is not None
-    assert turns._held(torch.device("cuda:0")) == 0
+    assert steps._held(torch.device("cuda:0")) == 0
 
 
 @pytest.mark.slow
 def test_real_steps_on_a_cpu_are_timed_and_not_gated(eager, monkeypatch):
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.01)
+    monkeypatch.setattr(steps, "TURN_SECONDS", 0.01)
     terms = NANO.schedule, corpus.load("topics"), CPU, Mode.EAGER
     pair = steps.training_step(NANO.model, recipes.get("te-current"), Execution.EMULATED, *terms)
     run = steps.timed(pair, "s", pairs=8)
@@ -203,7 +194,3 @@ def test_the_peak_is_of_the_data_sheet_or_measured(monkeypatch, name, device, pe
     monkeypatch.setattr(provenance, "device_name", lambda device: name)
     assert steps.peak_of(torch.device(device)) == peak
     assert measured == sides
-
-
-def test_a_real_product_has_a_rate():
-    assert steps.measured_peak(CPU, 64) > 0
