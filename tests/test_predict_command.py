@@ -11,7 +11,7 @@ from pathlib import Path
 import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
-from fp8parity.cli import predict, profile
+from fp8parity.cli import gemm, predict
 from fp8parity.records import sets
 from fp8parity.workload import hf_config, shapes
 
@@ -140,7 +140,7 @@ def test_a_gpu_without_a_profile_is_measured_now(monkeypatch, capsys):
     new = gpu.profile("NVIDIA New")
     gemms = [gpu.gemm_times(shapes.get(name)).model_copy(update={"provenance": new.provenance}) for name in MODELS]
     monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
-    monkeypatch.setattr(profile, "measured", lambda folder: new)
+    monkeypatch.setattr(gemm, "profiled", lambda folder: new)
     monkeypatch.setattr(predict, "_records", lambda args: gemms)
     assert "on NVIDIA New" in out(capsys, "1b")
     monkeypatch.setattr(predict, "_records", lambda args: [])
