@@ -83,7 +83,7 @@ def test_known_failures_are_marked(runs, goldens):
         "first out",
         "to control: first out",
         "validation",
-        "last validation",
+        "validations",
         "to control: last validation",
     )
     entry = KnownFailure(

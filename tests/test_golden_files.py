@@ -130,6 +130,6 @@ def test_means_are_those_of_the_run_and_its_replicas():
     both = seed.model_copy(update={"replicas": [replica]})
     assert both.mean_loss == [(x + 7) / 2 for x in seed.loss]
     assert both.mean_norm == [(x + 4) / 2 for x in seed.grad_norm]
-    assert both.mean_validation == (seed.validation[-1][1] + 7.5) / 2
+    assert both.mean_validation[-1] == (seed.validation[-1][1] + 7.5) / 2
     alone = seed.model_copy(update={"replicas": []})
     assert (alone.mean_loss, alone.mean_norm) == (seed.loss, seed.grad_norm)

@@ -1,0 +1,50 @@
+"""Print how far sound runs lie from BF16, and how far their validations lie from the golden's, in units of their limits.
+
+usage: python benchmarks/distances.py [SET ...]   (default: all of golden/records but found/)
+"""
+
+from __future__ import annotations
+
+import datetime
+import sys
+from pathlib import Path
+
+import numpy as np
+from fp8parity.judging import identity, policy, references, tolerances
+from fp8parity.records import sets
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def main(paths: list[Path]) -> None:
+    """Print the smallest distances and the largest validation gaps of all runs that end."""
+    goldens, rules = references.load(GOLDEN), policy.load(GOLDEN, datetime.date.today())
+    shares: list[tuple[float, str]] = []
+    steps: list[tuple[float, str]] = []
+    gaps: dict[str, list[tuple[float, str]]] = {"early": [], "last": []}
+    for machine in (m for path in paths for m in sets.machines(sets.load([path]))):
+        for cell, runs in machine.runs.items():
+            golden = goldens.loss.get((cell.model, cell.corpus))
+            for run in (r for r in runs if golden and not r.non_finite and not golden.stale(r)):
+                assert golden
+                name, control, seed = f"{cell.id} seed {run.seed}", machine.control(run), golden.seed(run.seed)
+                if control and not cell.is_control:
+                    distance, unit = identity.distance(run, control, golden)
+                    (shares if unit == identity.OF_NOISE else steps).append((distance, name))
+                if seed:
+                    row = rules.loss_row(cell)
+                    limits = tolerances.recipe_limits(golden, cell.recipe, row)
+                    if cell.is_control:
+                        limits = tolerances.control_limits(golden, row)
+                    last = limits.validations.half[-1]
+                    found = np.array([v for _, v in run.validation]) / np.array(seed.mean_validation) - 1
+                    gaps["early"] += [(float(abs(g) / last), name) for g in found[:-1]]
+                    gaps["last"].append((float(abs(found[-1]) / last), name))
+    for what, values in (("of the noise", shares), ("a step, without measured noise", steps)):
+        print(f"distance from BF16 {what}: {len(values)} runs, smallest {min(values)}")
+    for what, values in gaps.items():
+        print(f"{what} validations, in half-widths of the last one: {len(values)}, largest {max(values)}")
+
+
+if __name__ == "__main__":
+    main([Path(p) for p in sys.argv[1:]] or [p for p in (GOLDEN / "records").rglob("*.zip") if "found" not in p.parts])
