@@ -48,7 +48,7 @@ def test_a_measured_size_has_its_own_ratio():
 
 
 def test_a_line_through_one_place_has_no_slope():
-    assert fits.line([(0.5, 1.0), (0.5, 3.0)]) == fits.Line(0.0, 2.0)
+    assert fits.line([(0.5, 1.0), (0.5, 3.0)]) == fits.StraightLine(0.0, 2.0)
     assert [fits.line([(0, 1), (1, 3), (2, 5)]).at(x) for x in (0, 3)] == pytest.approx([1, 7])
 
 

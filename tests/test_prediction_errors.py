@@ -9,9 +9,9 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity.prediction.calibration import (
     SHRUNK,
-    Calibration,
     Corrections,
     Extrapolated,
+    PredictionErrors,
     calibrate,
     corrections,
     held_out,
@@ -141,7 +141,7 @@ def test_extrapolated_cells_correct_nothing_and_widen_each_other():
 
 def test_small_errors_of_extrapolated_cells_narrow_nothing():
     beyond = Extrapolated(0.01, 2, 2, (Size.FEATURES,))
-    other = Calibration(Corrections({}), sd=0.05, n=9, models=3, beyond=beyond)
+    other = PredictionErrors(Corrections({}), sd=0.05, n=9, models=3, beyond=beyond)
     assert other.interval(1.2, GROUP, True) == other.interval(1.2, GROUP, False)
 
 

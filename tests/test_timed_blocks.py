@@ -130,7 +130,7 @@ def test_linears_of_equal_dimensions_are_timed_once(eager):
 
 
 def test_a_cpu_has_no_split():
-    pair: steps.Comparison = blocks.comparison(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER)
+    pair: steps.TimedPair = blocks.comparison(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER)
     with pytest.raises(ValueError, match="a split lists the kernels of a GPU"):
         split.measure(pair, "s", SMALL, CURRENT, Execution.EMULATED)
 
