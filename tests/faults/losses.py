@@ -162,7 +162,7 @@ FAULTS = (
     fault(
         "losses equal BF16's to the bit",
         _same_as_bf16,
-        "the losses equal BF16's to the bit: nothing was quantized",
+        "equal BF16's to the bit: nothing was quantized",
         source="torchtitan, NeMo AutoModel",
     ),
     changed(
