@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from fp8parity.records.locks import golden, locked
+from fp8parity.records.files import lock_golden, locked
 from fp8parity.training import hardware as locks
 from fp8parity.training.hardware import GPU, Use
 
@@ -69,7 +69,7 @@ def test_second_process_waits_and_says_for_whom(tmp_path, capfd, quiet):
 def test_killed_holder_blocks_no_other(tmp_path, capfd):
     path = tmp_path / "a.lock"
     code = (
-        "import os, sys, pathlib\nfrom fp8parity.records.locks import locked\n"
+        "import os, sys, pathlib\nfrom fp8parity.records.files import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n    os.kill(os.getpid(), 9)"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "fixtures")}
@@ -80,10 +80,10 @@ def test_killed_holder_blocks_no_other(tmp_path, capfd):
 
 
 def test_golden_folder_is_held_if_it_exists(tmp_path):
-    with golden(tmp_path / "golden"):
+    with lock_golden(tmp_path / "golden"):
         assert list(tmp_path.iterdir()) == []
     (tmp_path / "golden").mkdir()
-    with golden(tmp_path / "golden"), holding(golden(tmp_path / "golden")) as second:
+    with lock_golden(tmp_path / "golden"), holding(lock_golden(tmp_path / "golden")) as second:
         assert not second.holds.wait(0.2)
 
 
