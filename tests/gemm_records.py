@@ -22,11 +22,7 @@ ROW = GemmRow(
 CALM = Watch(busy_before=0, busy_after=0, sm_clocks=[1980] * 12, throttled=[], power_capped=0.0)
 PEAK = 800e12
 """The made-up measured BF16 peak in FLOP/s."""
-KERNELS: dict[Product, str] = {
-    "fprop": "nvjet_sm90_qqtst",
-    "dgrad": "nvjet_sm90_rqtst",
-    "wgrad": "nvjet_sm90_qrsst",
-}
+KERNELS: dict[Product, str] = {"fprop": "nvjet_sm90_qqtst", "dgrad": "nvjet_sm90_rqtst", "wgrad": "nvjet_sm90_qrsst"}
 FORMATS: dict[Product, tuple[str, str]] = {
     "fprop": ("e4m3", "e4m3"),
     "dgrad": ("e5m2", "e4m3"),

@@ -21,7 +21,6 @@ from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, parity, sharding, train, worker
 from fp8parity.distributed.sharding import ARMS, Arm, ShardedOptimizer, local
 from fp8parity.distributed.train import Together, alone
-from fp8parity.training import provenance
 from torch import Tensor
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -32,10 +31,6 @@ AT = 1
 def first_arm(spec: RunSpec) -> Result:
     """The task of these programs: one arm, beside the work on one rank."""
     return parity.compared(Together(spec, ARMS[0]).run(), alone(spec), ARMS[0].name), []
-
-
-def nothing(spec: RunSpec) -> Result:
-    return [], []
 
 
 PLANTED = pytest.MonkeyPatch()
@@ -55,8 +50,6 @@ def in_step(change: Callable[[Any], None], rank: int = 1) -> None:
 
 
 def hang(_: Any) -> None:
-    if file := os.environ.get("FP8PARITY_HANGS"):  # a test waits for this file
-        os.close(os.open(file, os.O_CREAT))  # no function of Python's: this rank stands in this one all the time
     time.sleep(600)
 
 
@@ -79,16 +72,6 @@ def kill(_: Any) -> None:
 
 def leave(_: Any) -> None:
     raise ValueError("the disk of this rank is full")
-
-
-def nan_loss(together: Any) -> None:
-    real = together.model.forward
-    together.model.forward = lambda ids: real(ids) * torch.nan
-
-
-def other_packages() -> None:
-    versions = {"torch": "2.11.0"} if RANK == 1 else {"torch": "2.13.0"}
-    PLANTED.setattr(provenance, "versions", lambda: versions)
 
 
 def same_batches() -> None:
@@ -157,12 +140,9 @@ def optimizer_lost() -> None:
 
 
 PLANTS: dict[str, Callable[[], None]] = {
-    "hang": lambda: in_step(hang),
     "hang and be seen": hang_and_be_seen,
     "kill": lambda: in_step(kill),
     "leave": lambda: in_step(leave),
-    "nan": lambda: in_step(nan_loss),
-    "packages": other_packages,
     "same batches": same_batches,
     "one gradient not reduced": local_norm,
     "summed": summed,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from autotuners import Kernel, run, three
+from autotuners import Kernel, three
 from fp8parity.checks import autotune
 from sessions import cell
 
@@ -88,11 +88,6 @@ def test_wrong_configuration_is_found_and_named(judged, place, fault, far, side)
     assert lines[0].startswith(f"{place[0]} in {place[1]}: alone {far} from eager; in others ")
 
 
-def test_two_faults_are_two_lines(judged):
-    _, (_, *lines) = judged({("quantize", "X4"): NAN, ("norm", "X2"): 0.4})
-    assert [line.split(":")[0] for line in lines] == ["norm in X2", "quantize in X4"]
-
-
 @pytest.mark.parametrize(
     ("faults", "note"),
     [
@@ -108,18 +103,6 @@ def test_kernels_that_cannot_be_named_are_noted(judged, faults, note):
     verdict, (_, *lines) = judged(faults)
     assert verdict.status == "fail"
     assert lines == [note] if note else len(lines) == 2
-
-
-def test_kernels_wrong_only_together_are_noted(judged, monkeypatch):
-    """Far from eager only where both run in their second configuration."""
-    pairs = [Kernel("a", "X1", "X2"), Kernel("b", "X1", "X2")]
-    monkeypatch.setattr(Faulty, "step", lambda self, number, update: torch.ones(8) * (1.5 if together(self) else 1.0))
-
-    def together(short_run) -> bool:
-        return short_run.compiled and run(pairs) == ["X2", "X2"]
-
-    verdict, (_, *lines) = judged({}, pairs)
-    assert (verdict.status, lines) == ("fail", ["no kernel is far from eager alone"])
 
 
 @pytest.mark.parametrize("kernels", [[], [Kernel("add", "X1")]])

@@ -80,13 +80,6 @@ def test_an_impossible_rest_is_refused(runner, run, rest):
     assert code == 2 and runner.asked == [] and f"--rest {rest}: give 0 to 60 seconds" in error
 
 
-def test_split_takes_the_step_of_a_timed_model(runner, run):
-    run("split", "1b", "--recipe", "te-current")
-    run("split", "1b", "--recipe", "te-current", "--block")
-    run("split", "llama3-8b", "--recipe", "te-current")
-    assert runner.asked == [("step", "te-current-1b-native"), ("block", "1b"), ("block", "llama3-8b")]
-
-
 @pytest.mark.parametrize("option", ["--sequence", "--micro-batch"])
 def test_split_of_a_step_refuses_a_batch(runner, run, option):
     """The suite sets the batch of a whole step, so the option would be ignored."""

@@ -12,17 +12,13 @@ from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, TimeSplit
 from fp8parity.records.sets import load, machines, save
-from fp8parity.records.storage import first_error, name_of
+from fp8parity.records.storage import name_of
 from fp8parity.records.times import BlockShape, Category, LinearTime, Split
-from pydantic import ValidationError
 from timings import CELL, GPU, HERE, ROW, made
 
 SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
 POLICY = Policy(path=Path("policy.toml"), speed=(ROW,))
-SIDE = Split(
-    seconds=0.01,
-    categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003},
-)
+SIDE = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003})
 KEYS = LinearTime(
     fqns=("attention.k_proj", "attention.v_proj"), k=4096, n=1024, bf16_seconds=[1e-4], recipe_seconds=[2e-4]
 )
@@ -73,16 +69,3 @@ def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_pa
     assert found.verdicts == ()
     with pytest.raises(ValueError, match="its setting is not that of the suite: sequence 8192"):
         pooling.store(tmp_path, other, ROW)
-
-
-def test_shares_are_of_all_kernels_and_the_gaps():
-    assert [SIDE.share(c) for c in (Category.GEMM, Category.IDLE, Category.LOSS)] == pytest.approx([0.6, 0.3, 0.0])
-    with pytest.raises(ValidationError) as error:
-        Split(seconds=1.0, categories={})
-    assert first_error(error.value) == "categories hold no time: the profiler saw no kernel"
-
-
-def test_the_times_of_a_linear_are_pairs():
-    with pytest.raises(ValidationError) as error:
-        LinearTime.model_validate(KEYS.model_dump() | {"recipe_seconds": [2e-4, 2e-4]})
-    assert first_error(error.value) == "bf16_seconds holds 1 values, and recipe_seconds 2"

@@ -74,7 +74,7 @@ def test_noise_and_signal(run: Make):
         "weights stale": "BF16",
     }
     assert found.accepted
-    assert found.learnt == pytest.approx((4.0 - np.mean(np.linspace(4.0, 3.0, STEPS)[-TAIL:])) / 0.6)
+    assert found.learned == pytest.approx((4.0 - np.mean(np.linspace(4.0, 3.0, STEPS)[-TAIL:])) / 0.6)
     assert f"{'outputs shifted':<28}  3     +5.0000 (0.0000)    500.0" in table(found)
 
 

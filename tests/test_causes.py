@@ -87,7 +87,7 @@ class TestAccumulation:
         found = changed(made, {m.place: m.value - lost[m.metric] for m in made.values if m.metric in lost})
         axis = axes[which == "column"]
         assert causes(verdict(found)) == [
-            f"{gemm}: its worst {which} lost up to 12 dB, the whole 1.0 dB: some {which}s ({axis}) are wrong"
+            f"{gemm}: its worst {which} is 12 dB below its expected SQNR, the whole 1.0 dB: some {which}s ({axis}) are wrong"
         ]
 
 

@@ -54,11 +54,6 @@ def test_a_detail_is_a_property(detail, name, value):
     assert name not in dict(ci.properties([verdict()]))
 
 
-def test_properties_of_several_corpora_are_told_apart():
-    found = dict(ci.properties([verdict(), verdict("pass", corpus="text:x")]))
-    assert (found["topics.status"], found["text:x.status"]) == ("fail", "pass")
-
-
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
     ci.summarize("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})

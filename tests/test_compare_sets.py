@@ -71,20 +71,20 @@ def test_one_device_in_two_environments_is_no_side(runs, trajectory, side):
         compared(*((two, runs()) if side == "OLD" else (runs(), two)))
 
 
-def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
+def test_a_verdict_that_newly_red_is_no_nothing_moved(runs, trajectory):
     """The optimizer held another beta. No loss shows it, and the verdict does."""
     golden = loss_goldens.from_runs([trajectory(seed=s) for s in range(8)], [])
     stored = Goldens(loss={("nano", "topics"): golden})
     other = {"hyperparameters": {"beta1": (0.9, 0.95)}}
     found = compare(runs(), runs("2.13.0", **other), stored, POLICY)
-    assert {v.new for v in found.verdicts} == {"fail"} and all(v.turned_red for v in found.verdicts)
+    assert {v.new for v in found.verdicts} == {"fail"} and all(v.newly_red for v in found.verdicts)
     assert found.code == 2
     assert found.sentence.startswith("Cannot say, because the goldens refuse NEW and not OLD: ")
     assert "te-current-nano-emulated loss parity: pass -> fail" in found.sentence
     gain = compare(runs(), runs("2.13.0", recipe=-0.02, **other), stored, POLICY)
     assert gain.code == 2 and "better" in gain.sentence and "; the goldens refuse NEW and not OLD: " in gain.sentence
     mended = compare(runs(**other), runs("2.13.0"), stored, POLICY)
-    assert mended.code == 0 and not any(v.turned_red for v in mended.verdicts)
+    assert mended.code == 0 and not any(v.newly_red for v in mended.verdicts)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_verdict_that_turned_red_is_no_nothing_moved(runs, trajectory):
 )
 def test_a_verdict_that_decided_nothing_does_not_hide_a_red_one(old: Status, new: Status, red):
     cell = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
-    assert VerdictChange(cell=cell, check="loss parity", old=old, new=new, why="").turned_red == red
+    assert VerdictChange(cell=cell, check="loss parity", old=old, new=new, why="").newly_red == red
 
 
 @pytest.mark.parametrize(

@@ -96,17 +96,6 @@ def test_a_model_does_not_run_the_code_of_another():
     assert len({type(b) for model in (whole, broken) for b in model["layers"].children()}) == 2
 
 
-def test_a_second_model_of_the_same_parts_is_not_compiled():
-    torch._dynamo.reset()
-    counters.clear()
-    for _ in range(2):
-        model = nn.ModuleDict({"layers": nn.ModuleList(Chain(nn.ReLU()) for _ in range(2))})
-        compilation.compile_blocks(model)
-        for block in model["layers"].children():
-            block(torch.ones(2, 4))
-    assert counters["stats"]["unique_graphs"] == 1  # of four blocks
-
-
 class Numbered(nn.Module):
     """A linear that Dynamo compiles anew for each module, because its code depends on what only this module holds."""
 

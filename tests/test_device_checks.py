@@ -16,10 +16,8 @@ from fp8parity.numerics.operands import exact_operands, inexact_operand
 from fp8parity.numerics.scaling import delayed_scale, quantize, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
-from fp8parity.recipes.conversion import passing
 from fp8parity.records.schema import Measurement
 from sessions import cell
-from torch import nn
 
 from conftest import measured, subject
 
@@ -179,17 +177,3 @@ def test_leak_after_a_raise_is_found(region, least, most, session, eager, monkey
     monkeypatch.setattr(EmulatedLinear, "operand", operand)
     one = subject(session, "te-current")
     assert least <= state._after_a_raise(one, short_run.ShortRun(one).run()) <= most
-
-
-def test_passed_arguments_reach_a_module_in_the_region():
-    class Module(nn.Module):
-        def forward(self, x, flag=None):
-            return x, flag
-
-    module = Module()
-    with passing([module], flag=True):
-        assert module(1) == (1, True)
-    assert module(1) == (1, None)
-    with pytest.raises(RuntimeError), passing([module], flag=True):
-        raise RuntimeError
-    assert module(1) == (1, None)

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from documents import RECIPES as PAGE
 from documents import example
-from fp8parity.judging import references
 from fp8parity.numerics import prng
 from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution, Mode
@@ -20,9 +19,7 @@ from fp8parity.workload.experts import ExpertLinears, Experts, Routing, TokenGro
 from fp8parity.workload.mixture import MixtureOfExperts
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import presets
-from fp8parity.workload.schedule import spec_hash
 from narrowed import some
-from sessions import GOLDEN
 
 MIXED = ModelConfig("mixed", dim=32, layers=2, heads=1, kv_heads=1, hidden=64, init_std=0.2, experts=Experts(4))
 
@@ -84,15 +81,6 @@ def test_fixed_routing_is_that_of_bf16(recipe, execution):
     assert not torch.equal(seen["bf16"][0], seen["bf16"][1])
 
 
-def test_groups_hold_each_slot_and_pad_each_expert():
-    experts = Experts(4, top_k=1, pad=8)
-    chosen = torch.tensor([3, 1, 3, 0] + 9 * [3])[:, None]
-    groups = TokenGroups.of(chosen, experts)
-    assert groups.counts == (8, 8, 8, 16)  # expert 2 has no token, and one multiple of zero rows
-    assert groups.ends.tolist() == [8, 16, 24, 40]
-    assert groups.places.tolist() == [24, 8, 25, 0, *range(26, 35)]
-
-
 def test_expert_without_a_token_has_zero_gradient():
     """In BF16 without any padding, where it has no row, and with a padding, where its rows are zero."""
     chosen = torch.tensor([0, 2, 2])[:, None]
@@ -128,20 +116,6 @@ def test_initial_weights_of_a_mixture_are_pinned():
     up, down = (model.get_parameter(f"layers.1.mlp.{name}_proj.5.weight").float() for name in ("up", "down"))
     assert float(up.detach().std()) == pytest.approx(0.07, rel=0.02)
     assert float(down.detach().std()) == pytest.approx(0.07 / 2, rel=0.02)  # divided by the root of twice the blocks
-
-
-def test_goldens_of_dense_models_are_not_stale():
-    """``experts`` is younger than they are. A mixture has another hash than the dense model of its dimensions."""
-    stored = references.load(GOLDEN).loss
-    for name, preset in presets().items():
-        if (name, preset.corpus) in stored:
-            assert stored[name, preset.corpus].spec_hash == spec_hash(preset.model, preset.schedule, preset.corpus)
-    model, schedule = MIXED, presets()["tiny"].schedule
-    hashes = {
-        spec_hash(replace(model, experts=e), schedule, "topics")
-        for e in (None, Experts(4), Experts(8), Experts(4, pad=16))
-    }
-    assert len(hashes) == 4
 
 
 def test_free_routing_in_a_graph_is_refused(monkeypatch):

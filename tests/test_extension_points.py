@@ -80,11 +80,6 @@ def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
     assert ("Accept: the only check is green." in done.stdout) == (code == 0)
 
 
-def test_unknown_adapter_is_one_sentence():
-    with pytest.raises(ValueError, match="unknown adapter 'torcha': did you mean torchao"):
-        registry.adapter("torcha")
-
-
 def test_module_of_functions_is_an_adapter():
     assert registry.adapter("emulated") is emulated
     for name in ("OPTIONS", "convert", "default_spec", "quantize", "fp8_attention", "reset"):

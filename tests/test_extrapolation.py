@@ -9,7 +9,7 @@ import pytest
 from fp8parity.prediction import residuals as extrapolation
 from fp8parity.prediction.residuals import Size, excesses
 from fp8parity.workload import shapes
-from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
+from fp8parity.workload.shapes import GemmShape, Workload
 
 ONE, SMALL = shapes.get("1b"), shapes.get("small")
 
@@ -31,13 +31,6 @@ def beyond(found, work: Workload, recipe: str = "te-current") -> list[Size]:
 def test_gemms_far_below_the_timed_ones_are_counted(name, small):
     """The narrowest GEMM of Llama 3 8B is that of k and v, 4096 to 1024. It is near the last linear of an MLP."""
     assert share(gpu.made(("llama3-8b",)), shapes.get(name)) == pytest.approx(small)
-
-
-def test_a_part_of_the_gemms_may_be_small():
-    """With heads of 64, k and v have 128 features on one side."""
-    work, found = Workload(ModelShape("narrow", 2048, 6144, 32, 2, 64, 4), 4, 2048), gpu.made(("llama3-8b",))
-    assert share(found, work) == pytest.approx(2 * 128 / (2 * 2048 + 2 * 128 + 3 * 6144))
-    assert beyond(found, work) == []
 
 
 def test_only_gemms_of_the_recipe_count_and_all_for_bf16():
@@ -67,36 +60,6 @@ def test_only_gemms_of_the_recipe_count_and_all_for_bf16():
 def test_a_batch_far_from_the_timed_ones_is_extrapolated(rows, length, found):
     """The GEMMs of 1b are timed with 16,384 tokens, and attention over 512 to 32,768."""
     assert beyond(gpu.made(("1b",)), Workload(ONE.shape, rows, length)) == found
-
-
-def test_gemms_timed_at_this_batch_are_enough_and_fill_no_gap():
-    """512 tokens lie between 16 and 16,384, and near none of both."""
-    timed, few, long = gpu.made(("1b",)), Workload(ONE.shape, 1, 16), Workload(ONE.shape, 1, 65_552)
-    found = replace(timed, gemms=(*timed.gemms, gpu.gemm_times(few), gpu.gemm_times(long)))
-    assert beyond(found, few) == beyond(found, long) == [Size.SEQUENCE]
-    assert beyond(found, Workload(ONE.shape, 1, 512)) == [Size.TOKENS]
-
-
-def test_only_gemms_of_such_features_count_for_tokens():
-    """Those of 405B were timed with few tokens, which shows nothing of a small model."""
-    found, large = gpu.made(("small",)), gpu.gemm_times(Workload(shapes.get("llama3-405b").shape, 1, 512))
-    few = Workload(SMALL.shape, 1, 512)
-    assert beyond(replace(found, gemms=(*found.gemms, large)), few) == [Size.TOKENS]
-
-
-def test_an_expert_has_its_share_of_the_tokens():
-    """Two of 64 experts for each token: each has 1/32 of them."""
-    work = Workload(ModelShape("experts", 2048, 6144, 32, 8, 64, 4, experts=64, experts_per_token=2), 8, 2048)
-    [excess] = excesses(gpu.made(("1b",)), work, "te-current")
-    assert excess.size == Size.TOKENS and " of this model is in GEMMs of 512 tokens, " in excess.text
-
-
-def test_small_gemms_and_those_with_few_tokens_are_told_apart():
-    """Of the timed GEMMs, one is near "few" in features, and none is near "small"."""
-    sizes = {"few": (64, 2048, 2048), "small": (4096, 256, 256), "near": (16_384, 96, 2048)}
-    layer = [GemmShape(name, *size) for name, size in sizes.items()]
-    found = extrapolation.far(layer, {(16_384, 2048, 2048), (16_384, 96, 2048)})
-    assert {s: [g.name for g in some] for s, some in found.items()} == {"features": ["small"], "tokens": ["few"]}
 
 
 @pytest.mark.parametrize(

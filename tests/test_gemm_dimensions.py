@@ -82,11 +82,6 @@ def test_named_recipe_that_does_not_fit_is_refused(timed, tmp_path, capsys, chan
     assert (said.out, said.err, timed) == ("", f"fp8parity: te-current: {words}\n", [])
 
 
-def test_recipe_that_fits_without_the_head_is_timed(timed, tmp_path):
-    assert main(["gemm", model(tmp_path, vocab_size=50_257), "--recipe", "te-current", "--no-head"]) == 0
-    assert timed == ["te-current"]
-
-
 def test_default_recipes_that_do_not_fit_are_left_out(timed, capsys):
     assert main(["gemm", "64x48x64"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out: ")]

@@ -8,24 +8,14 @@ from pathlib import Path
 import gemm_records
 import pytest
 from fp8parity.records.gemms import GemmTimes
-from fp8parity.records.schema import AnyRecord
-from fp8parity.records.sets import load, machines, merge, save
+from fp8parity.records.sets import merge
 from fp8parity.records.storage import load_record, name_of, write_json
-from timings import made
 
 
 def test_a_record_comes_back_from_its_file(tmp_path):
     record = gemm_records.made()
     assert name_of(record) == "te-current-codonfm-5b-native-topics-gemms-31x512.json"
     assert load_record(write_json(tmp_path / name_of(record), record)) == record
-
-
-def test_a_set_holds_gemms_beside_steps(tmp_path):
-    records: list[AnyRecord] = [gemm_records.made(), made(), gemm_records.made("1b")]
-    save(records, tmp_path / "one.zip")
-    found = machines(load([tmp_path / "one.zip"]))
-    assert sorted(c for m in found for _, c in m.gemms) == ["gemms-31x512", "gemms-8x2048"]
-    assert sum(len(m.records) for m in found) == 3
 
 
 def test_lists_of_other_shapes_are_other_records():
@@ -53,9 +43,3 @@ def test_a_record_refuses_what_is_no_measurement(changes, words):
     record = gemm_records.changed(gemm_records.made(), "up wgrad kernel", **changes)
     with pytest.raises(ValueError, match=words):
         GemmTimes.model_validate_json(record.model_dump_json())
-
-
-def test_a_failed_gemm_is_kept_with_its_reason():
-    lost = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
-    record = gemm_records.changed(gemm_records.made(), "up wgrad kernel", **lost)
-    assert GemmTimes.model_validate_json(record.model_dump_json()) == record

@@ -102,8 +102,8 @@ def test_a_gemm_that_only_the_golden_has_is_lost():
     whole = made("llama3-8b")
     golden = pooling.updated(None, [whole])
     for count, words in (
-        (1, "lm_head fprop kernel is lost: the golden has it"),
-        (6, "lm_head fprop kernel is lost (and 5 more): the golden has it"),
+        (1, "lm_head fprop kernel is missing: the golden has it"),
+        (6, "lm_head fprop kernel is missing (and 5 more): the golden has it"),
     ):
         head = [g for g in whole.gemms if g.part == "model"][:count]
         found = judged(whole.model_copy(update={"gemms": [g for g in whole.gemms if g not in head]}), golden)
@@ -165,7 +165,7 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
 @pytest.mark.parametrize(
     ("kernels", "words"),
     [
-        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is lost, or fused with another"),
+        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
         (["cast", "cast", "cast", "nvjet_sm90_qqtst"], "3 kernels next to the GEMM, golden 2: an extra cast"),
     ],
 )

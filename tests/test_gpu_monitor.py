@@ -156,14 +156,6 @@ def test_a_driver_without_samples_is_asked_after_a_second(monkeypatch):
     assert driver.now >= 100.07 + gpu_monitor.SETTLE
 
 
-def test_a_gpu_without_an_energy_counter_has_no_power(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", FakeNvml([0], [], []))
-    monitor = gpu_monitor.GPUMonitor(torch.device("cpu"))
-    monitor.handle = "gpu"
-    monitor.measure_power(lambda: pytest.fail("nothing is measured"))
-    assert monitor.watts == []
-
-
 def test_without_nvml_there_is_no_watch(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monitor = gpu_monitor.GPUMonitor(torch.device("cuda:0"))

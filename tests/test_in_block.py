@@ -19,7 +19,6 @@ from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
 
 CURRENT, BF16, BASE = RECIPES["te-current"], RECIPES["bf16"], shapes.get("base")
-WIDTHS = [w.shape.hidden for w in SIZES.blocks]
 
 
 def block(recipe: str, width: int, head: int, parts: tuple[float, float, float]) -> TimedBlock:
@@ -53,12 +52,6 @@ def test_attention_is_slower_with_a_larger_share_of_products():
     assert [found.of_attention(share, head) for share, head in ((0.1, 128), (0.9, 256))] == pytest.approx([2, 2])
     # 90 is nearer to 64 by the difference, and to 128 by the ratio: 90 / 64 is 1.41, and 128 / 90 is 1.42. 92 is the other way round.
     assert [found.of_attention(0.5, head) for head in (90, 92)] == pytest.approx([math.exp(0.5), 2])
-
-
-def test_without_blocks_all_is_as_alone():
-    found = in_block([])
-    assert found.of_products("bf16", 1024) == found.of_attention(0.6, 64) == 1
-    assert gpu.made().in_block == found, "the made-up GPU has the rest of blocks alone"
 
 
 SLOWER = {640: 1.1, 896: 1.2, 1536: 1.5, 5120: 2.0}
@@ -108,15 +101,3 @@ def test_a_layer_has_products_and_attention_of_its_blocks(recipe, own, factor):
     head = gpu.made().ends(BASE)[0]
     assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
     assert {p: step[p] for p in (ENDS, OPTIMIZER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMIZER)})
-
-
-def test_only_complete_blocks_of_timed_recipes_count():
-    made, first = with_blocks("bf16"), SIZES.blocks[0]
-    more = [
-        gpu.block(part, "ao-rowwise", first, 1.0)
-        for part in (Part.BLOCK_PRODUCTS, Part.BLOCK_ATTENTION, Part.BLOCK_REST)
-    ]
-    parts = [gpu.block(Part.BLOCK_PRODUCTS, "te-current", first, 1.0)]
-    other = replace(made, profile=made.profile.model_copy(update={"times": [*made.profile.times, *more, *parts]}))
-    assert list(other.in_block.products) == ["bf16"]
-    assert [w for w, _ in other.in_block.products["bf16"]] == WIDTHS

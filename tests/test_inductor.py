@@ -49,12 +49,6 @@ def test_spilling_configurations_are_left_out(kernel, found):
         assert [str(launcher.config) for launcher in chosen.found[kernel]] == found
 
 
-def test_a_further_tuned_configuration_is_an_error(kernels):
-    kernels[0].inductor_meta["coordinate_descent_tuning"] = True
-    with Configurations(), pytest.raises(RuntimeError, match="^quantize ran in another configuration than X1$"):
-        run(kernels)
-
-
 def test_the_region_is_isolated(kernels, monkeypatch):
     """Code compiled before, caches on disk and in the process, settings."""
     resets: list[int] = []

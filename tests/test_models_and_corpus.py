@@ -121,14 +121,6 @@ def test_topics_bytes_are_pinned():
     assert not np.array_equal(text, topics.tokens(2**16, "validation"))
 
 
-def test_paragraph_has_one_topic_and_marked_segments():
-    text = topics.tokens(132 * 100, "train").reshape(100, 4, 33)
-    markers = text[:, :, 0]
-    assert (markers == markers[:, :1]).all()
-    assert sorted(set(markers.ravel())) == [64, 65, 66, 67]
-    assert text[:, :, 1:].max() < 64
-
-
 def test_entropy_rate_equals_that_of_the_text():
     """The mean information of 250,000 bytes is within 0.5% of the exact rate."""
     text = topics.tokens(132 * 2000, "train").reshape(2000, 4, 33).astype(int)
@@ -144,11 +136,3 @@ def test_topics_entropies_leave_context_to_learn():
     assert stream.unigram == pytest.approx(4.084, abs=0.001)
     assert stream.bigram == pytest.approx(3.647, abs=0.001)
     assert stream.floor == pytest.approx(3.2993, abs=0.0001)
-
-
-def test_entropies_of_alternating_symbols():
-    """Two symbols that take turns: one nat-bit of frequency, and nothing left after the symbol before."""
-    turns = torch.tensor([0, 1] * 4096, dtype=torch.uint8)
-    stream = corpus.TokenStream("turns", turns, turns, "print")
-    assert stream.unigram == pytest.approx(np.log(2), abs=1e-6)
-    assert stream.bigram == pytest.approx(0, abs=1e-6)

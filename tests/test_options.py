@@ -6,8 +6,6 @@ import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from fp8parity.gate import options, selection
@@ -89,13 +87,6 @@ def test_help_has_every_option_under_one_heading(project):
         assert not option.ini or f"  {option.setting} (" in text, option.setting
 
 
-def test_long_and_short_name_are_one_option(show):
-    assert (
-        show("--parity-recipe", "te-*", "--recipe", "bf16", "--parity-golden-dir", "x")
-        == "x .parity ['te-*', 'bf16'] [] None None None False"
-    )
-
-
 def test_short_name_of_another_plugin_stays_its_own(project):
     """The other conftest.py comes later, and only the entry point sees both."""
     (project / "conftest.py").write_text(
@@ -117,18 +108,3 @@ def test_suites_use_exactly_the_parameters():
     ]
     asked = {a.arg for node in tests for a in node.args.args if node.name.startswith("test_") and a.arg != "parity"}
     assert asked == set(selection.PARAMETERS)
-
-
-@pytest.mark.parametrize(
-    ("rootdir", "ini", "folder"),
-    [("/user", "/clone/pyproject.toml", "/user"), (None, "/user/pytest.ini", "/user"), (None, None, "/current")],
-)
-def test_user_folder_is_the_named_one(rootdir, ini, folder):
-    """``fp8parity run`` names the current one: the suites may be in a clone, whose ini file pytest finds."""
-    config = SimpleNamespace(
-        getoption=lambda name, default: rootdir if name == "rootdir" else default,
-        rootpath=Path(rootdir or "/found"),
-        inipath=Path(ini) if ini else None,
-        invocation_params=SimpleNamespace(dir=Path("/current")),
-    )
-    assert options.here(cast(pytest.Config, config)) == Path(folder)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import replace
 
 import pytest
 import torch
-from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.runner import NOT_OURS, Settings
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.runner import NOT_OURS
 from fp8parity.workload.own import HELD_OUT, OwnModel
-from own_models import Pair, ids, own, small, trained
+from own_models import Pair, ids, small, trained
 from torch import nn
 
 COUNT = itertools.count()
@@ -171,17 +170,3 @@ def test_numerics_checks_need_a_model_of_this_project(session):
         with pytest.raises(ValueError, match="pair is your own model, and this check needs one of this project's"):
             work()
     assert session.gradients(cell.control) == []
-
-
-def test_modes(session, tmp_path):
-    """Steps are eager by default. Compilation needs the name of the blocks, and a graph needs a GPU."""
-    model = own("my_models", steps=2)
-    session.presets = {model.name: model, "bare": replace(model, name="bare", blocks="")}
-    cell = Cell(model=model.name, recipe="bf16", execution=Execution.NATIVE, corpus=model.corpus)
-    assert session.trajectory(cell, 0).mode == Mode.EAGER
-    session.settings = Settings(records=tmp_path / "other", mode=Mode.COMPILED)
-    with pytest.raises(ValueError, match=r"mode compiled compiles blocks; name the module that holds them"):
-        session.trajectory(cell.model_copy(update={"model": "bare"}), 0)
-    session.settings = Settings(records=tmp_path / "other", mode=Mode.GRAPHED)
-    with pytest.raises(ValueError, match="mode graphed captures CUDA graphs and needs a GPU"):
-        session.trajectory(cell, 0)

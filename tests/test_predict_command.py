@@ -79,13 +79,6 @@ def test_every_measured_cell_is_compared(measurements, capsys):
     assert "the spread of 2 measured cells of 2 other models" in text  # 1b itself does not count for 1b
 
 
-def test_a_record_in_two_sets_counts_once(measurements, tmp_path, capsys):
-    again = tmp_path / "again.zip"
-    again.write_bytes(measurements.read_bytes())
-    asked = ("1b", "--test", *AT, str(measurements))
-    assert out(capsys, *asked) == out(capsys, *asked, str(again))
-
-
 def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
     files = ["--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
     text = out(capsys, "1b", *AT, str(measurements), *files)
@@ -97,11 +90,6 @@ def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
     assert native["speed_up"] == pytest.approx(native["bf16_seconds"] / native["seconds"])
     first, _ = csv.DictReader((tmp_path / "a.csv").read_text().splitlines())
     assert float(first["speed_up"]) == native["speed_up"] and float(first["GEMMs"]) == native["parts"]["GEMMs"]
-
-
-def test_a_fused_block_is_compared_with_fused_bf16(measurements, capsys):
-    text = out(capsys, "1b", "--block", *AT, str(measurements))
-    assert "BF16 native: " in text and "BF16 fused: " in text
 
 
 def test_without_measured_steps_there_is_no_interval(tmp_path, capsys):
@@ -181,9 +169,3 @@ def test_an_incomplete_or_odd_configuration_is_refused(config, measurements, cap
     config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
     line = refused(capsys, str(config), *AT, str(measurements))
     assert line.startswith("te-current: gate and up has 8200 output features (N)")
-
-
-def test_a_batch_of_nothing_is_refused(measurements, capsys):
-    with pytest.raises(SystemExit):
-        refused(capsys, "1b", *AT, str(measurements), "--micro-batch", "0")
-    assert "argument --micro-batch: '0' is not a whole number of 1 or more" in capsys.readouterr().err

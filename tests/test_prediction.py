@@ -47,11 +47,6 @@ def test_a_measured_size_has_its_own_ratio():
     assert found.at((12, 12)) == pytest.approx(4.0, rel=0.02)
 
 
-def test_a_line_through_one_place_has_no_slope():
-    assert fits.line([(0.5, 1.0), (0.5, 3.0)]) == fits.Line(0.0, 2.0)
-    assert [fits.line([(0, 1), (1, 3), (2, 5)]).at(x) for x in (0, 3)] == pytest.approx([1, 7])
-
-
 @pytest.mark.parametrize(("name", "tolerance"), [("base", 0.01), ("1b", 0.03), ("llama3-8b", 0.01)])
 @pytest.mark.parametrize("block", [False, True])
 def test_a_step_is_the_sum_of_its_parts(name, tolerance, block):
@@ -118,13 +113,6 @@ def test_a_recipe_without_gemms_is_named():
         step_time(gpu.made(), ONE, RECIPES["te-block"], Execution.NATIVE)
 
 
-def test_a_profile_without_blocks_is_refused():
-    found = gpu.made()
-    times = [t for t in found.profile.times if t.part != Part.BLOCK_REST]
-    with pytest.raises(ValueError, match="has no parts of blocks; run fp8parity profile there again"):
-        replace(found, profile=found.profile.model_copy(update={"times": times})).rest(ONE)
-
-
 def test_a_gpu_without_a_data_sheet_has_a_measured_roof():
     """The fastest timed GEMMs and the copy represent the peaks."""
     new = gpu.profile("NVIDIA New")
@@ -146,14 +134,6 @@ def test_a_gpu_without_a_data_sheet_has_a_measured_roof():
 def test_dimensions_that_do_not_fit_are_named(work, message):
     with pytest.raises(ValueError, match=message):
         refuse_dimensions(work, CURRENT)
-
-
-def test_padded_experts_and_linears_in_bf16_have_any_dimension():
-    """128 tokens over 12 experts are 11 rows each."""
-    experts = ModelShape("experts", 1024, 512, 8, 8, 128, 2, experts=12, experts_per_token=1)
-    refuse_dimensions(Workload(experts, 1, 128), CURRENT)
-    odd = replace(ODD, hidden=1024, head_dim=128, intermediate=4001)
-    refuse_dimensions(Workload(odd, 1, 512), replace(CURRENT, filters=("mlp",)))
 
 
 @pytest.mark.parametrize(

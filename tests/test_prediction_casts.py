@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
-from fp8parity.prediction import step as prediction_step
 from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.sizes import Additions, side_seconds
 from fp8parity.prediction.step import ATTENTION, CASTS, GEMMS, REST, step_time
@@ -154,14 +153,3 @@ def test_compiled_casts_take_the_time_of_the_blocks(share):
     assert parts[CASTS] + parts[REST] == pytest.approx(share * layers * (gpu.layer_rest(work) + alone(work)), rel=1e-3)
     assert parts[GEMMS] == pytest.approx(apart[GEMMS], rel=1e-3)  # of the product alone
     assert parts[ATTENTION] == apart[ATTENTION]
-
-
-def test_casts_of_linears_in_bf16_are_not_fused(monkeypatch):
-    """Half of the casts are half of what the blocks add, and no casts are none, however little the blocks took."""
-    found, work = fused(0.6), shapes.get("base")
-    whole = step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS]
-    for share in (0.0, 0.5):
-        monkeypatch.setattr(
-            prediction_step, "quantized_shares", lambda *_, share=share: dict.fromkeys(prediction_step.MODULES, share)
-        )
-        assert step_time(found, work, RECIPES[ROWWISE], Execution.NATIVE).parts[CASTS] == pytest.approx(share * whole)

@@ -7,18 +7,8 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
-from fp8parity.prediction.calibration import (
-    SHRUNK,
-    Calibration,
-    Corrections,
-    Extrapolated,
-    calibrate,
-    corrections,
-    held_out,
-    predictions,
-)
+from fp8parity.prediction.calibration import SHRUNK, calibrate, corrections, held_out
 from fp8parity.prediction.residuals import Group, Measured, Residual, Size, measured, residuals
-from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.timing.blocks import shape_of
 from fp8parity.workload import shapes
@@ -61,11 +51,6 @@ def test_a_models_own_cell_does_not_help_it():
     assert row.error == pytest.approx(math.exp(-0.5) - 1, abs=0.03) and not row.covered
 
 
-def test_without_cells_there_is_no_interval_and_no_correction():
-    assert calibrate([]).interval(1.3, GROUP) == (0.0, 1.3, math.inf)
-    assert corrections([]).of(Group(A, False, NATIVE)) == 0
-
-
 def shrunk(mean: float, models: int, whole: float) -> float:
     return whole + (mean - whole) * models / (models + SHRUNK)
 
@@ -88,25 +73,6 @@ def test_each_group_is_shrunk_to_its_parent():
     assert found.of(Group(A, False, "te-delayed fused")) == found.of(Group(A, False)) == pytest.approx(steps)
     assert found.of(Group(B, True, NATIVE)) == pytest.approx(shrunk(-0.2, 1, blocks))
     assert found.of(Group(B, False, NATIVE)) == found.overall
-
-
-def test_errors_that_all_models_share_do_not_widen_the_interval():
-    found = calibrate([cell(A, False, model, e) for model, e in zip(MODELS, (0.3, 0.31, 0.29, 0.3), strict=True)])
-    assert 0.01 < found.sd < 0.15 and (found.n, found.models) == (4, 4)
-
-
-def test_a_row_has_the_correction_of_its_gpu_and_kind():
-    known = calibrate(
-        [cell(gpu.NAME, False, "base", 0.1), cell(gpu.NAME, True, "base", 0.5), cell(A, False, "base", -0.4)]
-    )
-    for block in (False, True):
-        terms = gpu.made(), shapes.get("1b"), [RECIPES["te-current"]]
-        rows, plain = (predictions(*terms, c, block) for c in (known, calibrate([])))
-        for row, own in zip(rows, plain, strict=True):
-            correction = math.exp(known.corrections.of(Group(gpu.NAME, block, row.label)))
-            assert row.speed_up / own.speed_up == pytest.approx(correction)
-    groups = (Group(gpu.NAME, False, NATIVE), Group(gpu.NAME, True, NATIVE), Group(A, False, NATIVE))
-    assert len({known.corrections.of(g) for g in groups}) == 3
 
 
 def test_errors_of_times_and_of_the_speed_up_are_apart():
@@ -139,12 +105,6 @@ def test_extrapolated_cells_correct_nothing_and_widen_each_other():
     assert all(r.covered for r in held_out(found))
 
 
-def test_small_errors_of_extrapolated_cells_narrow_nothing():
-    beyond = Extrapolated(0.01, 2, 2, (Size.FEATURES,))
-    other = Calibration(Corrections({}), sd=0.05, n=9, models=3, beyond=beyond)
-    assert other.interval(1.2, GROUP, True) == other.interval(1.2, GROUP, False)
-
-
 # Which records test a prediction
 
 STEP = gpu.timed(shapes.get("1b"))
@@ -163,12 +123,6 @@ STEP = gpu.timed(shapes.get("1b"))
 )
 def test_a_step_of_another_kind_is_not_compared(changes):
     assert measured(STEP.model_copy(update=changes)) is None
-
-
-def test_another_length_is_in_the_variant():
-    seen = measured(STEP.model_copy(update={"variant": "32x512"}))
-    assert seen is not None and seen.gpu == gpu.NAME
-    assert (seen.work.micro_batch, seen.work.sequence) == (32, 512)
 
 
 def test_a_block_may_have_another_batch_and_nothing_else():

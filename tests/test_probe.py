@@ -138,15 +138,6 @@ def test_the_gradient_of_the_same_arithmetic_is_bit_equal(accumulation, monkeypa
     assert all(p.sqnr >= low for p in made.probes)
 
 
-def test_slices_give_the_same_gradient():
-    """As on a GPU, which holds the activations of a captured step already."""
-    model = (config := presets()["micro"].model).initial(0, CPU)
-    batch = loop.microbatches(corpus.load("topics"), SHORT, 0, 0, CPU)
-    name = "layers.0.mlp.up_proj.weight"
-    whole, parts = (probe.summed(model, {}, batch, config.loss_of, [name], n)[0].clone().float() / n for n in (1, 4))
-    assert float((whole - parts).norm() / whole.norm()) < 0.01
-
-
 def test_a_run_without_a_probe_says_why(eager):
     def frozen(seed: int) -> Pair:
         made = Pair(tied=False)
@@ -200,12 +191,3 @@ def test_the_peak_of_a_gpu_is_that_of_the_run_alone(monkeypatch):
         peak[0] = probed
         memory.resume()
     assert memory.read() == 7
-
-
-def test_the_peak_of_a_process_is_before_the_first_probe(monkeypatch):
-    monkeypatch.setattr(probe.PeakMemory, "_now", iter([5, 90]).__next__)
-    memory = probe.PeakMemory(CPU)
-    for _ in range(2):
-        memory.pause()
-        memory.resume()
-    assert memory.read() == 5

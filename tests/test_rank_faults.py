@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -10,11 +11,9 @@ from pathlib import Path
 import pytest
 from fp8parity import checks
 from fp8parity.checks.protocol import Check, Result
-from fp8parity.distributed import launch, report
+from fp8parity.distributed import launch, report, worker
 from fp8parity.distributed.report import Collective, RankReport
 from sessions import cell
-
-pytestmark = pytest.mark.slow
 
 TASK = "rank_faults:first_arm"
 
@@ -36,6 +35,7 @@ def planted(spec, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -44,11 +44,6 @@ def planted(spec, monkeypatch):
             r"^2 ranks: rank 1 was killed by SIGKILL; (rank 0 was in collective \d+ \(gloo:|torchrun then ended rank 0)",
         ),
         ("leave", "^2 ranks: rank 1 failed: ValueError: the disk of this rank is full"),
-        ("nan", r"the loss of step 1 is not finite on rank 1 \(nan\)"),
-        (
-            "packages",
-            "^2 ranks: rank 0, 1 failed: ValueError: the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0",
-        ),
     ],
 )
 def test_one_sentence_names_the_rank(once, planted, fault, words):
@@ -57,6 +52,7 @@ def test_one_sentence_names_the_rank(once, planted, fault, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_hung_collective_names_the_missing_rank(planted, monkeypatch):
     kept: list[list[RankReport]] = []
     real = report.sentence
@@ -75,33 +71,58 @@ def test_hung_collective_names_the_missing_rank(planted, monkeypatch):
     assert not any(os.path.exists(f"/proc/{r.pid}") for r in reports)
 
 
-def test_ranks_that_do_not_end_in_time_are_stopped(planted, monkeypatch, tmp_path):
-    """The limit is over as soon as rank 1 hangs, however long its start took."""
-    hangs, limit = tmp_path / "hangs", 25
-    monkeypatch.setenv("FP8PARITY_HANGS", str(hangs))
-    real = subprocess.Popen.wait
+class Torchrun:
+    """A torchrun that writes ``reports`` at its start. ``hangs``: it ends only when it is killed."""
 
-    def wait(process: subprocess.Popen[str], timeout: float | None = None) -> int:
-        while timeout == limit and process.poll() is None:
-            if hangs.exists():
-                raise subprocess.TimeoutExpired("torchrun", limit)
-            time.sleep(0.05)
-        return real(process, timeout)
+    def __init__(self, reports: list[RankReport], hangs: bool) -> None:
+        self.reports, self.hangs, self.calls, self.pid = reports, hangs, list[str](), -1
 
-    monkeypatch.setattr(subprocess.Popen, "wait", wait)
-    monkeypatch.setattr(launch, "GRACE", 1.0)
-    with pytest.raises(
-        ValueError,
-        match=r"2 ranks did not end within 25 s: rank 0 is in .*; rank 1 is in hang \(rank_faults.py",
-    ):
-        planted("hang", limit=limit, patience=100)
+    def __call__(self, command: list[str], **options: object) -> Torchrun:
+        for made in self.reports:
+            made.write(Path(command[-1]))
+        return self
 
+    def wait(self, timeout: float | None = None) -> int:
+        if self.hangs and timeout is not None:
+            raise subprocess.TimeoutExpired("torchrun", timeout)
+        return 0
 
-def test_run_that_measured_nothing_is_no_result(planted):
-    with pytest.raises(ValueError, match="2 ranks ended without an error and measured nothing"):
-        planted("nothing", task="rank_faults:nothing", program=launch.WORKER)
+    def send_signal(self, number: int) -> None:
+        self.calls.append(signal.Signals(number).name)
+
+    def killpg(self, pid: int, number: int) -> None:
+        self.calls.append(f"all {signal.Signals(number).name}")
 
 
+@pytest.mark.parametrize(
+    ("state", "hangs", "words", "calls"),
+    [
+        ("asked", True, "2 ranks did not end within 25 s: rank 0 is in f; rank 1 is in f", ["SIGTERM", "all SIGKILL"]),
+        ("done", False, "2 ranks ended without an error and measured nothing", ["SIGTERM"]),
+    ],
+)
+def test_late_or_empty_ranks_are_no_result(spec, monkeypatch, state, hangs, words, calls):
+    made = Torchrun([rank(k, state, at="f") for k in range(2)], hangs)
+    monkeypatch.setattr(launch, "GRACE", 0.0)
+    monkeypatch.setattr(subprocess, "Popen", made)
+    monkeypatch.setattr(os, "killpg", made.killpg)
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        launch.launch(TASK, spec, limit=25)
+    assert made.calls == calls
+
+
+def test_ranks_with_other_packages_are_refused(monkeypatch):
+    def gathered(held: list[dict[str, str]], own: dict[str, str]) -> None:
+        held[:] = [own, own | {"torch": "2.11.0"}]
+
+    monkeypatch.setattr(worker.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(worker.dist, "all_gather_object", gathered)
+    words = "the packages differ: rank 0 has torch 2.13.0, and rank 1 has torch 2.11.0"
+    with pytest.raises(ValueError, match=words):
+        worker.agree({"torch": "2.13.0"})
+
+
+@pytest.mark.slow
 def test_cells_that_ended_keep_their_records(session, once, planted, monkeypatch, eager):
     done = cell("ao-tensorwise")
     session.measure("gemm", done)

@@ -41,12 +41,6 @@ def test_inventory_names_projections_without_the_head(recipe, execution):
     assert type(converted.model.lm_head) is nn.Linear
 
 
-def test_filters_by_name():
-    recipe = replace(RECIPES["ao-tensorwise"], filters=("lm_head", "k_proj", "v_proj"))
-    names = {c.fqn.rsplit(".", 1)[1] for c in apply(tiny(), recipe, Execution.EMULATED, tokens=512).inventory}
-    assert names == {"q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
-
-
 def test_recipe_that_converts_nothing_is_an_error():
     with pytest.raises(ValueError, match="ao-tensorwise converted no module"):
         apply(tiny(), replace(RECIPES["ao-tensorwise"], filters=("",)), Execution.EMULATED, tokens=512)
@@ -102,13 +96,6 @@ def test_torchao_options_are_set_or_refused(recipe, option, message):
     chosen = replace(RECIPES[recipe], options=((option, True),))
     with pytest.raises(ValueError, match=message) if message else nullcontext():
         assert getattr(torchao.config_for(chosen, emulate=True), option)
-
-
-def test_unknown_names_suggest_similar_ones():
-    with pytest.raises(ValueError, match="unknown recipe 'te-curent': did you mean te-current"):
-        recipes.get("te-curent")
-    with pytest.raises(ValueError, match="unknown execution"):
-        skip_reason(RECIPES["te-block"], "fast", None)  # type: ignore[arg-type]  # a wrong name on purpose
 
 
 def test_pattern_matches_recipes_without_variants():

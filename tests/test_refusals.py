@@ -56,23 +56,6 @@ def project(tmp_path):
     return projects.make(tmp_path)
 
 
-def test_goldens_are_refused_in_ci(project):
-    refused(
-        projects.start(project, "--golden-update", CI="true"),
-        "--golden-update is refused: CI never records goldens",
-        project,
-    )
-
-
-def test_goldens_of_uncommitted_code_are_refused(project):
-    (project / "more.txt").write_text("")
-    refused(
-        projects.start(project, "--golden-update"),
-        "--golden-update is refused: the working tree has uncommitted changes",
-        project,
-    )
-
-
 def test_missing_golden_folder_is_refused(project):
     """Every check would end as an error, one after the other."""
     refused(

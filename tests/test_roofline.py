@@ -39,13 +39,6 @@ def test_large_linears_gain_and_small_ones_lose():
     assert roofline.speed_up([GemmShape("a", 256, 256, 256)], META, "ao-tensorwise") < 0.5
 
 
-def test_counts_and_groups_multiply():
-    one, many = GemmShape("a", 512, 512, 512), GemmShape("a", 512, 512, 512, groups=3, count=2)
-    assert roofline.linear_seconds(many, META, "tensorwise") == pytest.approx(
-        6 * roofline.linear_seconds(one, META, "tensorwise")
-    )
-
-
 def test_every_fp8_recipe_has_a_formula():
     quantized = {
         r.name

@@ -55,14 +55,6 @@ def test_parameter_has_its_models_and_ranks(parameter, models, ranks, fused, def
     assert selection.PARAMETERS[parameter].models == defaults
 
 
-def test_id_of_a_single_linear_has_no_model():
-    found = selection.known_cells(selection.suite_cells(MODELS))
-    assert found["te-current-emulated"] == cell("te-current")
-    assert found["te-current-tiny-emulated"] == cell("te-current")
-    assert "te-current-mine-emulated" in found
-    assert selection.id_of("cell", cell("te-current")) == "te-current-tiny-emulated"
-
-
 def cases(*arguments: str, models: tuple[str, ...] = ("tiny-moe",), parameter: str = "expert_cell") -> dict[str, Any]:
     """The cases of two tests that take a cell, by their ids. The options select these ``models``."""
     made: list[tuple[str, Any]] = []
@@ -94,19 +86,6 @@ def test_cases_are_the_selected_cells_if_any():
     assert list(cases("suites", models=("tiny",), parameter="cell")) == tiny
     assert list(cases("suites", models=("small",), parameter="cell")) == known
     assert list(cases("suites/x.py::test_x[te-block-mine-emulated]", models=("tiny",), parameter="cell")) == known
-
-
-@pytest.mark.parametrize(
-    ("of", "parameter"),
-    [
-        (SimpleNamespace(), None),
-        (item(width=3), None),
-        (item(width=3, timed_cell=cell("te-block")), ("timed_cell", cell("te-block"))),
-    ],
-    ids=["no parameters", "no cell", "a cell"],
-)
-def test_cell_of_a_test_by_its_parameter(of, parameter):
-    assert selection.parameter_of(of) == parameter
 
 
 BF16, NATIVE, EMULATED, MINI = (

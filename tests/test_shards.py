@@ -53,11 +53,6 @@ def test_auto_without_a_scheduler_is_an_error():
         shard_of("auto", {"PATH": "/bin"})
 
 
-def test_array_with_holes_is_an_error():
-    with pytest.raises(ValueError, match="its task numbers are not 1, 3, and so on"):
-        shard_of("auto", SET["a Slurm job array"][0] | {"SLURM_ARRAY_TASK_ID": "4"})
-
-
 def test_two_schedulers_are_an_error():
     slurm, gitlab = SET["a Slurm job step"], SET["GitLab"]
     with pytest.raises(ValueError, match="a Slurm job step says 1 of 2 and GitLab says 1 of 5; give i/n"):

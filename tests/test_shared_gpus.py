@@ -14,7 +14,6 @@ import torch
 from fp8parity import runner
 from fp8parity.distributed import launch
 from fp8parity.gate import selection
-from fp8parity.recipes.registry import platforms
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.runner import Runner, Settings
@@ -38,14 +37,6 @@ def test_workers_alternate_between_gpus():
     assert [device_of(f"gw{i}", 2) for i in range(5)] == [0, 1, 0, 1, 0]
     assert [device_of(f"gw{i}", 8) for i in (0, 7, 8, 11)] == [0, 7, 0, 3]
     assert device_of("", 4) == 0
-
-
-def test_process_holds_its_own_gpu(monkeypatch):
-    visible(monkeypatch, "b", "a")
-    assert [Hardware("h100", f"cuda:{k}", (9, 0)).gpus() for k in (0, 1)] == [
-        [GPU("gpu-b", 80.0)],
-        [GPU("gpu-a", 80.0)],
-    ]
 
 
 def test_ranks_take_gpus_in_one_order(monkeypatch):
@@ -130,10 +121,3 @@ def test_ranks_without_a_gpu_cannot_run(monkeypatch, here, ranks, reason):
     """They are not left out as something that a check cannot measure: a host that lost a GPU was accepted without a word."""
     monkeypatch.setattr(Hardware, "gpu_count", 2)
     assert selection.cell_skip_reason(BF16.model_copy(update={"ranks": ranks}), here, None) == reason
-
-
-@pytest.mark.parametrize(
-    ("ranks", "markers"), [(1, ["cpu", "h100", "b200"]), (3, ["cpu", "h100", "b200"]), (4, ["h100", "b200"])]
-)
-def test_cell_of_many_ranks_has_no_cpu_marker(ranks, markers):
-    assert platforms(BF16.model_copy(update={"ranks": ranks})) == markers

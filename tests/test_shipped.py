@@ -137,13 +137,3 @@ class TestOtherProjects:
         assert entry.asks_for_suites(["--pyargs", "fp8parity.suites", "-m", "h100"], tmp_path)
         assert entry.asks_for_suites(["suites/convergence/test_loss_parity.py::test_loss_parity"], ROOT)
         assert not entry.asks_for_suites(["tests", "-k", "suites", "."], tmp_path)
-
-    @pytest.mark.slow
-    def test_another_project_may_have_the_same_options(self, installed, tmp_path):
-        folder = tmp_path / "theirs"
-        folder.mkdir()
-        (folder / "conftest.py").write_text('def pytest_addoption(parser):\n    parser.addoption("--model")\n')
-        assertion = 'assert request.config.getoption("--model") == "a" and "torch" not in sys.modules'
-        (folder / "test_x.py").write_text(f"import sys\n\ndef test_x(request):\n    {assertion}\n")
-        done = python(installed, folder, "pytest", *ENTRY, "--model", "a", "-q")
-        assert done.returncode == 0, done.stdout + done.stderr

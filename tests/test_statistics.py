@@ -140,7 +140,7 @@ def test_band_names_the_first_window_outside():
 
 
 def test_a_gap_at_the_edge_of_its_band_is_inside():
-    band = st.Band(2, np.array([0.25, 0.25]))
+    band = st.WindowBand(2, np.array([0.25, 0.25]))
     assert band.first_outside([2.5, 2.5, 1.5, 1.5, 9.0], [2.0] * 5) is None
     assert band.first_outside([2.5, 2.5, 1.0, 1.5, 9.0], [2.0] * 5) == (2, 1.25, 2.0, 0.5)
 

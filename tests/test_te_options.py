@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fp8parity.numerics.spec import BF16, DEQUANTIZED
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.recipe import QUANTIZED_WEIGHTS, Rule
+from fp8parity.recipes.recipe import QUANTIZED_WEIGHTS
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
@@ -88,19 +88,6 @@ def test_ends_in_bf16_keep_fp8_weights_between(te):
     assert {n.split(".")[1] for n in primary} == {"1", "2"}
     assert primary == set(found.initial) == {f"{m.fqn}.weight" for m in found.inventory}
     assert all(m.config.endswith("; quantized weights") for m in found.inventory)
-
-
-def test_rule_decides_where_te_weights_are_quantized(te):
-    """An option of a rule is about its places alone."""
-    base = RECIPES["te-current"]
-    found = converted(
-        "te-current", rules=(Rule(blocks=(1,), linear=base.linear, options=((QUANTIZED_WEIGHTS, True),)),)
-    )
-    primary = {n for n, p in found.model.named_parameters() if isinstance(p, Primary)}
-    assert {n.split(".")[1] for n in primary} == {"1"}
-    assert {m.fqn for m in found.inventory if m.config.endswith("; quantized weights")} == {
-        n.removesuffix(".weight") for n in primary
-    }
 
 
 def test_fused_layer_keeps_no_quantized_weights(te):

@@ -10,10 +10,10 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.times import Part
-from fp8parity.timing import blocks, graphs, split, steps
+from fp8parity.timing import blocks, split, steps
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
-from fp8parity.workload import models, shapes
+from fp8parity.workload import shapes
 from fp8parity.workload.shapes import TIMED_BLOCKS, ModelShape, Workload
 
 CPU = torch.device("cpu")
@@ -85,12 +85,6 @@ def test_a_shape_without_a_block_is_refused(shape, words):
         blocks.config_of(replace(SMALL, shape=shape))
 
 
-def test_dimensions_that_a_recipe_cannot_take_are_named():
-    odd = replace(SMALL, shape=replace(SMALL.shape, intermediate=120))
-    with pytest.raises(ValueError, match=r"layers.0.mlp.gate_proj.out_features = 120 is not divisible by 16"):
-        blocks.make_block(odd, CURRENT, Execution.EMULATED, CPU)
-
-
 def test_too_little_memory_says_what_would_fit(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: type("P", (), {"total_memory": 40 * 2**30}))
     with (
@@ -101,22 +95,6 @@ def test_too_little_memory_says_what_would_fit(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda d: type("P", (), {"total_memory": 2**30}))
     none = blocks.too_large(TIMED_BLOCKS["llama3-405b"], torch.device("cuda:0"))
     assert none.endswith("even short sequences do not fit: take a larger GPU")
-
-
-def test_a_setting_that_is_not_the_suites_is_named():
-    timed = TIMED_BLOCKS["llama3-8b"]
-    assert blocks.variant_of(timed, timed, Mode.GRAPHED, Execution.FUSED) == ""
-    assert blocks.variant_of(timed, timed, Mode.EAGER, Execution.FUSED) == "eager"
-    assert blocks.variant_of(replace(timed, sequence=8192), timed, Mode.GRAPHED, Execution.FUSED) == "1x8192"
-    assert blocks.variant_of(SMALL, None, Mode.COMPILED_GRAPHED, Execution.NATIVE) == "2x32"
-
-
-def test_the_published_blocks_have_the_published_sizes():
-    for name, size in (("llama3-8b", 8.03e9), ("llama3-70b", 70.6e9), ("llama3-405b", 405.9e9)):
-        shape = TIMED_BLOCKS[name].shape
-        config: models.ModelConfig = blocks.config_of(TIMED_BLOCKS[name])
-        whole = shape.layers * config.block_parameters + 2 * shape.vocab * shape.hidden + shape.hidden
-        assert whole == pytest.approx(size, rel=2e-3)
 
 
 def test_linears_of_equal_dimensions_are_timed_once(eager):
@@ -177,18 +155,3 @@ def test_a_part_without_a_kernel_is_an_error(name, part):
     unknown = [replace(launch, name="new") if launch.name == name else launch for launch in ran(ROUNDS)]
     with pytest.raises(ValueError, match=rf"no kernel of a block is known as {part} \(timing/kernels.py\)"):
         split.grouped(unknown, ROUNDS, 1)
-
-
-def test_replays_fill_the_seconds_before_and_during_the_measurement():
-    for once in (1e-3, 0.01):
-        settled, ramp, group = split.replays(once)
-        assert split.SETTLED <= settled * once < split.SETTLED + once
-        assert split.RAMP <= ramp * once < split.RAMP + once
-        assert split.TIMED <= ROUNDS * group * once < split.TIMED + ROUNDS * once
-    assert split.replays(0.07)[2] == split.MIN_GROUP > 1, "a group of a wide block is a mean"
-
-
-@pytest.mark.slow
-def test_on_a_cpu_the_whole_block_is_its_rest(monkeypatch):
-    monkeypatch.setattr(graphs, "seconds", lambda work, device: [work() is not None and 6.0] * ROUNDS)
-    assert split.block_parts(SMALL, BF16, CPU) == {Part.BLOCK_REST: [6.0 / split.LAYERS] * ROUNDS}

@@ -94,24 +94,6 @@ def test_main_gradients_add_up_and_are_checked(session, monkeypatch):
     assert all(g.error == 0 for g in wgrad)
 
 
-def test_gemms_that_share_a_main_gradient_are_compared_one_by_one(session, monkeypatch):
-    """Planted: the kernel alone adds its product twice. The training step then writes the right sum into the same buffer."""
-
-    class Twice(Door):
-        def gemm(self, product):
-            if product == "wgrad":
-                super().gemm(product)
-            return super().gemm(product)
-
-        def step(self, product):
-            return BF16Gemms.gemm(self, product)
-
-    monkeypatch.setattr(torch, "addmm", lambda main, a, b, out_dtype, out: out.add_(a.float() @ b.float()))
-    monkeypatch.setattr(gemms.Session, "make", lambda self, operands: Twice(operands, self.terms))
-    found, _ = gemms.linear(SHAPE, "layer", replace(session, terms=GemmTerms(main_grads=True)))
-    assert {g.mode: g.error for g in found if g.gemm == "wgrad"} == {GemmMode.KERNEL: 1.0, GemmMode.TRAINING: 0.0}
-
-
 def test_an_element_that_nothing_wrote_is_a_failure(session, monkeypatch):
     real = Graph.run
 
@@ -173,23 +155,3 @@ def test_too_little_memory_says_what_would_fit():
     half = gemms.bytes_needed(gemms.largest(wide), 1) // 2
     assert gemms.too_large(wide, half).endswith("; --micro-batch 14 fits")
     assert gemms.too_large(gemms.Request("shapes", shapes=(SHAPE,)), 2**10).endswith("give a smaller M")
-
-
-def test_cold_buffers_fill_the_cache_three_times():
-    assert [graphs.sets_needed(b, 50 * 2**20) for b in (2**30, 75 * 2**20, 10 * 2**20, 2**10)] == [2, 2, 15, 16]
-
-
-def test_calls_are_a_multiple_of_the_sets():
-    assert [gemms.calls_for(f, 2) for f in (1e14, 1e12, 1e11, 1e6)] == [2, 4, 30, 200]
-
-
-@pytest.mark.parametrize(("bias", "how"), [(-0.0527, "fast"), (-0.0379, "fast"), (-0.0009, "split"), (0.0, "split")])
-def test_the_bias_shows_the_accumulation(bias, how):
-    assert gemm_values.accumulation_by(bias) == how
-
-
-def test_the_distance_is_relative_to_the_reference():
-    reference = torch.full((5, 4), 2.0, dtype=torch.bfloat16)
-    assert gemm_values.distance(reference * 1.5, reference, rows=2) == pytest.approx(0.5)
-    reference[3, 1] = float("nan")
-    assert gemm_values.distance(reference, torch.ones(5, 4)) != gemm_values.distance(reference, torch.ones(5, 4))  # NaN

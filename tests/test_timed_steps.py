@@ -68,14 +68,6 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio():
     assert np.median(np.divide(first, second)) / 1.25 - 1 < -0.08
 
 
-def test_the_gpu_rests_before_each_turn(monkeypatch):
-    rests: list[float] = []
-    monkeypatch.setattr(steps.time, "sleep", rests.append)
-    side = Machine().side("bf16", 0.1)
-    steps.in_turns(steps.Comparison(lambda: side, lambda: side, CPU, 1.0, {}, rest=0.5), 3)
-    assert rests == [0.5] * 6
-
-
 def test_a_step_that_is_not_finite_has_no_time():
     side = steps.Side(lambda number: torch.tensor([1.0, math.nan]), CPU)
     with pytest.raises(ValueError, match="a timed step gave a value that is not finite"):
@@ -202,7 +194,3 @@ def test_the_peak_is_of_the_data_sheet_or_measured(monkeypatch, name, device, pe
     monkeypatch.setattr(provenance, "device_name", lambda device: name)
     assert steps.peak_of(torch.device(device)) == peak
     assert measured == sides
-
-
-def test_a_real_product_has_a_rate():
-    assert steps.measured_peak(CPU, 64) > 0

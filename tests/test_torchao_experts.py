@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fp8parity.checks import places
 from fp8parity.numerics import prng
 from fp8parity.numerics.formats import E4M3
 from fp8parity.numerics.operands import sqnr
@@ -18,7 +17,6 @@ from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
 from narrowed import some
-from sessions import cell
 from test_grouped import MIXED
 from torch import Tensor, nn
 from torchao.prototype.moe_training import utils
@@ -149,20 +147,3 @@ def test_native_rowwise_experts_use_the_grouped_gemm(monkeypatch):
     inventory = apply(models.build(MIXED, 0), RECIPES["ao-rowwise"], Execution.NATIVE, tokens=64).inventory
     assert {m.facts["kind of experts"] for m in inventory if ".mlp." in m.fqn} == {"GroupedLinears"}
     assert {m.kind for m in inventory if ".attention." in m.fqn} == {"Float8Linear"}
-
-
-@pytest.mark.parametrize(
-    ("recipe", "execution", "multiple"), [("ao-mxfp8", "emulated", 32), ("ao-rowwise", "native", 16)]
-)
-def test_wrong_row_count_is_refused(recipe, execution, multiple):
-    counts = (multiple, multiple + 8, 2 * multiple)
-    message = f"takes a multiple of {multiple} rows for each expert, and expert 1 has {multiple + 8}; set pad={multiple} in Experts"
-    with pytest.raises(ValueError, match=message):
-        converted(execution, recipe)(normal("x", sum(counts), K), groups(counts))
-
-
-def test_places_notes_unseen_grouped_experts(session, eager):
-    spec = replace(session.spec(cell("ao-mxfp8", "emulated", "tiny-moe")), model=MIXED)
-    values, notes = places.measure(spec)
-    assert [m.value for m in values] == [0, 0, 0]
-    assert notes == ["24 of 33 linears are inside a module of the vendor and not seen"]

@@ -52,12 +52,6 @@ def test_a_known_short_accumulator_on_another_gpu_is_green_and_said(recipe):
     )
 
 
-@pytest.mark.parametrize("bits", [11, 12])
-def test_fewer_bits_than_thirteen_are_red_on_any_gpu(bits):
-    loss = 2.0 ** (13 - bits)
-    assert judged(record("accumulation"), "te-current", fprop_bias=-0.25 * loss).status == "fail"
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
     ("check", "metric"), [("gradients", "total sqnr"), ("gemm", "fprop sqnr"), ("state", "accumulated sqnr")]

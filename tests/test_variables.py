@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.summary import Evidence, command
@@ -23,13 +22,6 @@ def test_listed_variables_have_their_values():
         "ATEN_CPU_CAPABILITY": "avx2",
     }
     assert recorded(given | {"HOME": "/root", "HF_TOKEN": SECRET}) == given
-
-
-@pytest.mark.parametrize("name", ["NVTE_API_KEY", "PYTORCH_TOKEN", "TORCHINDUCTOR_BUNDLED", "CUBLASLT_NEW"])
-def test_an_unlisted_variable_is_recorded_as_a_hash(name):
-    first, second = recorded({name: SECRET}), recorded({name: f"{SECRET}!"})
-    assert list(first) == [name] and SECRET not in first[name]
-    assert first != second and recorded({name: SECRET}) == first
 
 
 def test_places_are_not_recorded():

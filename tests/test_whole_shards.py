@@ -100,8 +100,3 @@ def test_shards_may_run_on_several_cpus(trajectory, here, there, lost):
     cpus: dict[str, Any] = {"capability": None, "cuda": None, "driver": None}
     both = gate(trajectory, "a", *here, device="EPYC", **cpus) + gate(trajectory, "b", *there, device="Xeon", **cpus)
     assert len(missing_shards(both)) == lost
-
-
-def test_shard_on_a_node_without_gpu_is_missing(trajectory):
-    fell_back = gate(trajectory, "b", 2, device="EPYC", capability=None, cuda=None, driver=None)
-    assert len(missing_shards([*gate(trajectory, "a", 1, 3, **GPU), *fell_back])) == 2

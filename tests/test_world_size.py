@@ -34,19 +34,8 @@ def test_command_of_a_cell_names_its_suite_and_its_ranks():
     ]
 
 
-def test_command_of_an_unknown_check_names_no_suite():
-    """The check of a plugin: its test may be anywhere below the folder of the run."""
-    said = command([made("pass", cell=of(1), check=check) for check in ("gemm", "mine")], Evidence())
-    assert said == "pytest --recipe te-current --model tiny --execution native"
-
-
 @pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])
 def test_each_check_has_the_name_of_its_entry(name):
     check = checks.get(name)
     assert (check.name, check.suite, check.ranked) == (name, CHECKS[name].suite, CHECKS[name].ranked)
     assert (check.suite == "suites/distributed") == check.ranked
-
-
-def test_loss_parity_is_no_numerics_check():
-    with pytest.raises(ValueError, match="no numerics check; its test is in suites/convergence"):
-        checks.get("loss parity")

@@ -51,22 +51,19 @@ def generator_of_a_new_run(saved: dict[str, Any]) -> None:
     saved["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
 
 
-def _fault(name: str, source: str, plant: Plant, recipe: str, where: str, place: str, *also: str) -> Fault:
+def _fault(
+    name: str, plant: Plant, recipe: str, place: str, *also: str, where: str = PLAIN, source: str = "made up"
+) -> Fault:
     """``also``: further metrics that must be wrong."""
     blame = Blame.FRAMEWORK if recipe == "bf16" else Blame.RECIPE
     words = tuple(f"{metric} @ {where}" for metric in also) or ""
-    return Fault(
-        name,
-        Kind.STATE,
-        source,
-        plant,
-        (Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words),),
-    )
+    finding = Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words)
+    return Fault(Kind.STATE, name, plant, (finding,), source)
 
 
 def _lost_history(name: str, plant: Plant) -> Fault:
     """The check ``state`` sees that the run goes on otherwise, the check ``checkpoint`` also which tensor is not what was saved."""
-    fault = _fault(name, "TE 567, 982", plant, "te-delayed", PLAIN, "changed scales", "step difference")
+    fault = _fault(name, plant, "te-delayed", "changed scales", "step difference", source="TE 567, 982")
     return replace(fault, seen=(*state.state("te-delayed", "reload difference"), *fault.seen))
 
 
@@ -75,37 +72,18 @@ FAULTS = (
     _lost_history("amax history not loaded", state.not_loaded),
     _fault(
         "scale of a primary weight saved in BF16",
-        "TE's test of sharded checkpoints allows for it",
         loaded(scales_in_bf16),
         "te-current",
-        QUANTIZED,
         "changed weights",
         "step difference",
+        where=QUANTIZED,
+        source="TE's test of sharded checkpoints allows for it",
     ),
     _fault(
-        "master weights made from BF16 ones",
-        "made up",
-        loaded(masters_from_weights),
-        "bf16",
-        PLAIN,
-        "changed masters",
-        "step difference",
+        "master weights made from BF16 ones", loaded(masters_from_weights), "bf16", "changed masters", "step difference"
     ),
+    _fault("moments not loaded", loaded(moments_of_a_new_run), "bf16", "changed moments", "highest gain of the step"),
     _fault(
-        "moments not loaded",
-        "made up",
-        loaded(moments_of_a_new_run),
-        "bf16",
-        PLAIN,
-        "changed moments",
-        "highest gain of the step",
-    ),
-    _fault(
-        "generator of stochastic rounding not loaded",
-        "made up",
-        loaded(generator_of_a_new_run),
-        "te-nvfp4",
-        PLAIN,
-        "step difference",
+        "generator of stochastic rounding not loaded", loaded(generator_of_a_new_run), "te-nvfp4", "step difference"
     ),
 )

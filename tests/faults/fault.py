@@ -126,14 +126,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that can go wrong. ``source`` is the report of it, or "made up". Every look of ``seen`` must find ``plant``."""
+    """One thing that can go wrong. ``source`` is the report of it. Every look of ``seen`` must find ``plant``."""
 
-    name: str
     kind: Kind
-    source: str
+    name: str
     plant: Any
     seen: tuple[Finding, ...]
-    note: str = ""
+    source: str = "made up"
 
 
 def seen_of(verdict: Verdict) -> Seen:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 from fp8parity.numerics.emulation import EmulatedLinear
 from torch import Tensor
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
+from faults.plants import Plant
 from faults.runs import FirstGradients
 
 
-def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Callable[[pytest.MonkeyPatch], object]:
+def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Plant:
     """The operands ``names`` of linears whose weight has ``outputs`` outputs decode to ``factor`` times what they should."""
     real = EmulatedLinear.operand
 
@@ -24,32 +23,25 @@ def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Callable[[pyt
     return lambda patch: patch.setattr(EmulatedLinear, "operand", operand)
 
 
-def _first(
-    name: str, recipe: str, plant: Callable[[pytest.MonkeyPatch], object], words: Words, source: str = "made up"
-) -> Fault:
-    return Fault(
-        name, Kind.RECIPE, source, plant, (Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words),)
-    )
+def _first(name: str, recipe: str, plant: Plant, words: Words, source: str = "made up") -> Fault:
+    finding = Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words)
+    return Fault(Kind.RECIPE, name, plant, (finding,), source)
 
 
+OUTSIDE = "x BF16's, expected 0.9300 to 1.0700"
 FAULTS = (
     _first(
         "weight gradients of the first MLPs lost",
         "te-block",
         scaled(("wgrad_dy",), 0.0, 512),
-        "_proj.weight 0.0000x BF16's, expected 0.9300 to 1.0700",
+        f"_proj.weight 0.0000{OUTSIDE}",
         "TE 1554, 1616",
     ),
-    _first(
-        "gradient scale off by a tenth",
-        "te-current",
-        scaled(("dgrad_dy",), 1.1, 512),
-        "x BF16's, expected 0.9300 to 1.0700",
-    ),
+    _first("gradient scale off by a tenth", "te-current", scaled(("dgrad_dy",), 1.1, 512), OUTSIDE),
     _first(
         "weight scale off by two",
         "te-current",
         scaled(("fprop_w",), 0.5, 64),
-        ("attention.q_proj.weight 0.23", "x BF16's, expected 0.9300 to 1.0700"),
+        ("attention.q_proj.weight 0.23", OUTSIDE),
     ),
 )

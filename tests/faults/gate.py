@@ -86,17 +86,12 @@ def _contradiction(folder: Path, make: Make) -> list[str]:
     return [*arguments[:2], str(folder / "other"), *arguments[2:]]
 
 
-def fault(
-    name: str,
-    plant: Plant,
-    code: int,
-    words: str | tuple[str, ...],
-    where: str = "fp8parity judge",
-    source: str = "made up",
-) -> Fault:
-    return Fault(
-        name, Kind.GATE, source, plant, (Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words),)
-    )
+def fault(name: str, plant: Plant, words: str | tuple[str, ...], code: int, where: str = "fp8parity judge") -> Fault:
+    finding = Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words)
+    return Fault(Kind.GATE, name, plant, (finding,))
+
+
+red, refused = partial(fault, code=1), partial(fault, code=2)
 
 
 def _whole(folder: Path, make: Make, lost: Callable[[Measurement], bool], check: str = "gemm") -> list[str]:
@@ -112,75 +107,63 @@ def _whole(folder: Path, make: Make, lost: Callable[[Measurement], bool], check:
 
 
 FAULTS = (
-    fault(
+    red(
         "metric lost from a record",
         partial(_whole, lost=lambda m: m.metric == "fprop gain"),
-        1,
         (
             "te-current-tiny-emulated: gemm error: the record lacks 7 numbers that golden/numerics or the policy names",
             "fprop gain @ gaussian",
         ),
     ),
-    fault(
+    red(
         "metric of a rule lost from a record",
         partial(_whole, lost=lambda m: m.metric == "race difference", check="state"),
-        1,
         "the record lacks 1 number that golden/numerics or the policy names: race difference",
     ),
-    fault(
+    red(
         "place lost from a record",
         partial(_whole, lost=lambda m: m.place == "fprop sqnr @ zero-row"),
-        1,
         "the record lacks 1 number that golden/numerics or the policy names: fprop sqnr @ zero-row",
     ),
-    fault(
+    red(
         "number below its limits",
         partial(_valued, value=24.0),
-        1,
         ("24 is below [", "1 of 1 numbers are outside their bounds"),
     ),
-    fault("number above its limits", partial(_valued, value=55.6), 1, "55.6 is above ["),
-    fault("number that is NaN", partial(_valued, value=math.nan), 1, "nan is not in ["),
-    fault("number that is infinite", partial(_valued, value=math.inf), 1, "inf is above ["),
-    fault(
-        "record without numbers",
-        lambda f, make: judge(f, [number(make, 1.0, values=[])]),
-        1,
-        "the check measured nothing",
+    red("number above its limits", partial(_valued, value=55.6), "55.6 is above ["),
+    red("number that is NaN", partial(_valued, value=math.nan), "nan is not in ["),
+    red("number that is infinite", partial(_valued, value=math.inf), "inf is above ["),
+    red(
+        "record without numbers", lambda f, make: judge(f, [number(make, 1.0, values=[])]), "the check measured nothing"
     ),
-    fault(
+    red(
         "number that no row speaks of",
         lambda f, make: judge(f, [number(make, 1.0, check="gem")]),
-        1,
         "no row of the policy mentions 1 of 1 numbers",
     ),
-    fault(
+    red(
         "number that nobody measured",
         lambda f, make: judge(
             f, [number(make, 28.5, values=[Measurement(metric="fprop sqnr", where="nowhere", value=28.5)])], GOLDEN
         ),
-        1,
         "1 of 1 numbers could not be judged: they have no rule and no measured number",
     ),
-    fault("no records", _empty, 2, "holds no records"),
-    fault(
+    refused("no records", _empty, "holds no records"),
+    refused(
         "record edited by hand",
         _text(lambda t: t.replace("28.5", "28.6")),
-        2,
         "its checksum does not match its content; it was edited or damaged",
     ),
-    fault("record cut short", _text(lambda t: t[: len(t) // 2]), 2, "not valid JSON"),
-    fault(
+    refused("record cut short", _text(lambda t: t[: len(t) // 2]), "not valid JSON"),
+    refused(
         "record without a checksum",
         _text(lambda t: json.dumps({k: v for k, v in json.loads(t).items() if k != "checksum"})),
-        2,
         "no checksum; fp8parity did not write this file",
     ),
-    fault(
+    refused(
         "record of a later schema",
         lambda f, make: judge(f, [number(make, 28.5, schema_version=99)]),
-        2,
         "schema_version is",
     ),
-    fault("sets that contradict each other", _contradiction, 2, "contradict each other"),
+    refused("sets that contradict each other", _contradiction, "contradict each other"),
 )

@@ -11,7 +11,7 @@ from fp8parity.records.gemms import Accumulation, GemmTimes
 
 from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen, seen_of
 
-LOST: dict[str, object] = {"bf16_seconds": [], "recipe_seconds": []}
+LOST: dict[str, list[float]] = {"bf16_seconds": [], "recipe_seconds": []}
 
 
 @dataclass(frozen=True)
@@ -30,36 +30,24 @@ class TimedGemms:
 
 def _fault(
     name: str,
-    plant: Callable[[], GemmTimes],
     words: str,
     place: str = "",
-    status: str = "fail",
     source: str = "made up",
+    status: str = "fail",
+    plant: Callable[[], GemmTimes] | None = None,
+    **changes: object,
 ) -> Fault:
+    """The GEMM at ``place`` has these ``changes``, unless there is another plant."""
     blame = {"fail": Blame.RECIPE, "drift": Blame.FRAMEWORK}.get(status, Blame.INPUT)
-    return Fault(name, Kind.FRAMEWORK, source, plant, (Finding(TimedGemms(), place, blame, status, words=words),))
+    plant = plant or (lambda: gemm_records.changed(gemm_records.made(), place, **changes))
+    named = "" if status == "error" else place
+    return Fault(Kind.FRAMEWORK, name, plant, (Finding(TimedGemms(), named, blame, status, words=words),), source)
 
 
-def _of(place: str, **changes: object) -> Callable[[], GemmTimes]:
-    return lambda: gemm_records.changed(gemm_records.made(), place, **changes)
-
-
-def _slower(place: str, factor: float) -> Callable[[], GemmTimes]:
-    """One GEMM whose recipe takes ``factor`` times as long."""
-
-    def plant() -> GemmTimes:
-        record = gemm_records.made()
-        sound = next(g for g in record.gemms if g.place == place)
-        return gemm_records.changed(record, place, recipe_seconds=[s * factor for s in sound.recipe_seconds])
-
-    return plant
-
-
-def _extra_cast() -> GemmTimes:
-    """The cast of one operand runs twice: one kernel more, and a tenth more time."""
-    record, place = _slower("up fprop training", 1.1)(), "up fprop training"
-    kernels = next(g.kernels for g in record.gemms if g.place == place)
-    return gemm_records.changed(record, place, kernels=["cast_transpose", *kernels])
+def _slower(place: str, factor: float) -> dict[str, list[float]]:
+    """Return times of the recipe that are ``factor`` times as long."""
+    sound = next(g for g in gemm_records.made().gemms if g.place == place)
+    return {"recipe_seconds": [s * factor for s in sound.recipe_seconds]}
 
 
 def _without(place: str) -> GemmTimes:
@@ -68,84 +56,69 @@ def _without(place: str) -> GemmTimes:
 
 
 BF16_KERNELS = ["nvjet_sm90_tst_128x256"]
+UP = "up fprop training"
+EXTRA_CAST = ["cast_transpose", "cast", "cast", "nvjet_sm90_qqtst"]
 FAULTS = (
     _fault(
         "an extra cast in one operand",
-        _extra_cast,
         "3 kernels next to the GEMM, golden 2: an extra cast",
-        "up fprop training",
+        UP,
+        kernels=EXTRA_CAST,
+        **_slower(UP, 1.1),
     ),
-    _fault(
-        "a cast that takes longer",
-        _slower("up fprop training", 1.2),
-        "slower: up fprop training",
-        "up fprop training",
-    ),
+    _fault("a cast that takes longer", "slower: up fprop training", UP, **_slower(UP, 1.2)),
     _fault(
         "a silent BF16 GEMM",
-        _of("down dgrad kernel", kernels=BF16_KERNELS),
         "silent BF16: down dgrad kernel ran on nvjet_sm90_tst_128x256, and its operands are e5m2 x e4m3",
         "down dgrad kernel",
-        source="torchtitan 1217",
+        "torchtitan 1217",
+        kernels=BF16_KERNELS,
     ),
     _fault(
         "fast accumulation swapped for split",
-        _of("qkv wgrad kernel", accumulation=Accumulation.FAST),
         "qkv wgrad kernel: fast accumulation, golden split",
         "qkv wgrad kernel",
-        source="TE 761",
+        "TE 761",
+        accumulation=Accumulation.FAST,
     ),
-    _fault(
-        "E4M3 gradients",
-        _of("qkv dgrad training", formats=("e4m3", "e4m3")),
-        "operands e4m3 x e4m3, golden e5m2 x e4m3",
-        "qkv dgrad training",
-    ),
+    _fault("E4M3 gradients", "operands e4m3 x e4m3, golden e5m2 x e4m3", "qkv dgrad training", formats=("e4m3",) * 2),
     _fault(
         "a lost GEMM",
-        lambda: _without("down wgrad training"),
         "down wgrad is missing; a sum without it would be faster",
         status="error",
+        plant=lambda: _without("down wgrad training"),
     ),
     _fault(
         "a GEMM that failed",
-        _of("up wgrad kernel", **LOST, failed="RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED"),
         "up wgrad kernel failed: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; no sum without it",
-        status="error",
-        source="TE 2863",
+        "up wgrad kernel",
+        "TE 2863",
+        "error",
+        failed="RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED",
+        **LOST,
     ),
-    _fault(
-        "a result that is wrong",
-        _of("o fprop kernel", error=0.7),
-        "wrong result: o fprop kernel has error 0.7",
-        "o fprop kernel",
-    ),
-    _fault(
-        "a result that is too right",
-        _of("o fprop kernel", error=0.002),
-        "error 0.0020, golden 0.0400",
-        "o fprop kernel",
-    ),
+    _fault("a result that is wrong", "wrong result: o fprop kernel has error 0.7", "o fprop kernel", error=0.7),
+    _fault("a result that is too right", "error 0.0020, golden 0.0400", "o fprop kernel", error=0.002),
     _fault(
         "a GEMM that skips half of its work",
-        _slower("qkv fprop kernel", 0.5),
         "such a gain is a fault",
         "qkv fprop kernel",
+        **_slower("qkv fprop kernel", 0.5),
     ),
     _fault(
         "all casts slower",
-        lambda: gemm_records.made(training=1.6 * 0.93),
         "slower: training sum 1.488x BF16, golden 1.600x",
+        plant=lambda: gemm_records.made(training=1.6 * 0.93),
     ),
     _fault(
         "kernels of another version",
-        lambda: gemm_records.made(kernel=1.9 * 0.9),
         "slower: kernel sum 1.710x BF16, golden 1.900x",
+        plant=lambda: gemm_records.made(kernel=1.9 * 0.9),
     ),
     _fault(
         "a gradient that is added to, not written",
-        _of("up wgrad kernel", accumulates=True),
         "up wgrad kernel: adds to its result, golden the other way",
         "up wgrad kernel",
+        accumulates=True,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fp8parity.records.schema import Module, Trajectory
@@ -59,18 +60,19 @@ def _tail(steps: int) -> Change:
     return lambda r: {"schedule": r.schedule | {"tail": steps}}
 
 
+NO_CONTROL = "no BF16 control of the same machine and packages on record"
+error = partial(fault, kind=Kind.GATE, status="error", blame=Blame.INPUT)
+stale = partial(fault, kind=Kind.GATE, status="stale", blame=Blame.INPUT)
 FAULTS = (
-    fault(
+    error(
         "nothing converted",
-        Kind.RECIPE,
         edit(lambda r: {"inventory": []}),
         "the recipe converted no module",
-        "error",
-        Blame.INPUT,
+        kind=Kind.RECIPE,
         source="torchtitan, NeMo AutoModel",
     ),
     *(
-        fault(f"runs of {recipe} under the name of te-current", Kind.GATE, _named(recipe), words, "error", Blame.INPUT)
+        error(f"runs of {recipe} under the name of te-current", _named(recipe), words)
         for recipe, words in (
             (
                 "te-block",
@@ -80,46 +82,31 @@ FAULTS = (
             ("ao-mxfp8", "has kind: MXFP8Linear, and that of te-current has EmulatedLinear"),
         )
     ),
-    fault(
+    error(
         "one module converted",
-        Kind.GATE,
         edit(lambda r: {"inventory": r.inventory[:1]}),
         "converted 1 module, and te-current converts 14 of micro",
-        "error",
-        Blame.INPUT,
     ),
-    fault(
+    error(
         "other modules converted",
-        Kind.GATE,
         edit(lambda r: {"inventory": [m.model_copy(update={"fqn": f"{m.fqn}.x"}) for m in r.inventory]}),
         "converted other modules than te-current converts of micro",
-        "error",
-        Blame.INPUT,
     ),
-    fault(
+    error(
         "another configuration in one seed",
-        Kind.GATE,
         edit(_other_config, seeds=(1,)),
         "seed 1: layers.0.attention.q_proj is not configured as in seed 0",
-        "error",
-        Blame.INPUT,
     ),
-    fault(
+    error(
         "BF16 with a converted module",
-        Kind.GATE,
         edit(lambda r: {"inventory": [Module(fqn="a", kind="b", config="c")]}, recipe=False, control=True),
         "BF16, seed 0: 1 module was converted",
-        "error",
-        Blame.INPUT,
     ),
     *(
-        fault(
+        error(
             f"run without its {name}",
-            Kind.GATE,
             edit(_without(name, empty), recipe=recipe, control=not recipe),
             f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every complete run holds",
-            "error",
-            Blame.INPUT,
         )
         for name, empty, recipe in (
             ("first_gradients", {}, True),
@@ -128,96 +115,28 @@ FAULTS = (
             ("bigram", None, False),
         )
     ),
-    fault(
-        "one seed three times",
-        Kind.GATE,
-        _one_seed,
-        "seed 0 is there 3 times; a seed counts once",
-        "error",
-        Blame.INPUT,
-    ),
+    error("one seed three times", _one_seed, "seed 0 is there 3 times; a seed counts once"),
     *(
-        fault(
-            f"{word} tail",
-            Kind.GATE,
-            edit(_tail(n)),
-            f"its schedule has tail {n}, and the golden's has 60",
-            "stale",
-            Blame.INPUT,
-        )
+        stale(f"{word} tail", edit(_tail(n)), f"its schedule has tail {n}, and the golden's has 60")
         for word, n in (("shorter", 20), ("longer", 120))
     ),
-    fault(
+    stale(
         "another learning rate",
-        Kind.GATE,
         edit(lambda r: {"schedule": r.schedule | {"lr": 0.003}}, control=True),
         "its schedule has lr 0.003, and the golden's has 0.0015",
-        "stale",
-        Blame.INPUT,
     ),
-    fault(
-        "run that stopped early",
-        Kind.GATE,
-        edit(lambda r: {"loss": r.loss[:5]}),
-        "holds 5 losses and 300 norms of 300 steps",
-        "error",
-        Blame.INPUT,
-    ),
-    fault(
-        "run without a validation",
-        Kind.GATE,
-        edit(lambda r: {"validation": []}),
-        "holds 300 losses and 300 norms",
-        "error",
-        Blame.INPUT,
-    ),
-    fault("another schedule", Kind.GATE, edit(lambda r: {"spec_hash": "other"}), "spec hash", "stale", Blame.INPUT),
-    fault(
-        "another corpus",
-        Kind.GATE,
-        edit(lambda r: {"fingerprint": "other"}),
-        "corpus or its tokenizer changed",
-        "stale",
-        Blame.INPUT,
-    ),
-    fault(
-        "other initial weights",
-        Kind.GATE,
-        edit(lambda r: {"initial_weights": "other"}),
-        "other initial weights",
-        "stale",
-        Blame.INPUT,
-    ),
-    fault(
-        "no control",
-        Kind.GATE,
-        _without_control,
-        "no BF16 control of the same machine and packages on record",
-        "error",
-        Blame.INPUT,
-    ),
-    fault(
-        "control of other packages",
-        Kind.GATE,
-        _other_packages,
-        "no BF16 control of the same machine and packages on record",
-        "error",
-        Blame.INPUT,
-    ),
-    fault(
+    error("run that stopped early", edit(lambda r: {"loss": r.loss[:5]}), "holds 5 losses and 300 norms"),
+    error("run without a validation", edit(lambda r: {"validation": []}), "holds 300 losses and 300 norms"),
+    stale("another schedule", edit(lambda r: {"spec_hash": "other"}), "spec hash"),
+    stale("another corpus", edit(lambda r: {"fingerprint": "other"}), "corpus or its tokenizer changed"),
+    stale("other initial weights", edit(lambda r: {"initial_weights": "other"}), "other initial weights"),
+    error("no control", _without_control, NO_CONTROL),
+    error("control of other packages", _other_packages, NO_CONTROL),
+    stale(
         "seeds that the golden does not hold",
-        Kind.GATE,
         edit(lambda r: {"seed": r.seed + 50}, control=True),
         "the golden holds no seeds [50, 51, 52]",
-        "no-golden",
-        Blame.INPUT,
+        status="no-golden",
     ),
-    fault(
-        "record of another seed",
-        Kind.GATE,
-        edit(lambda r: {"seed": r.seed + 3}, control=True),
-        "other initial weights",
-        "stale",
-        Blame.INPUT,
-    ),
+    stale("record of another seed", edit(lambda r: {"seed": r.seed + 3}, control=True), "other initial weights"),
 )

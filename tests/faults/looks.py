@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 import torch
-from fp8parity.checks import canary
+from fp8parity.checks import canary, gradients
 from fp8parity.checks.protocol import RunSpec
 from fp8parity.judging import numerics
 from fp8parity.judging.references import numbers as measured_numbers
@@ -88,8 +88,10 @@ class Measured(Numerics):
 
     def prepare(self, bench: Bench) -> None:
         super().prepare(bench)
-        if self.check == "state":
-            shorten(bench.patch)
+        shorten(bench.patch)
+        if self.check == "gradients":
+            bench.patch.setattr(gradients, "TRAINING", dataclasses.replace(gradients.TRAINING, steps=10))
+            bench.patch.setattr(gradients, "trained_state", gradients.trained_state.__wrapped__)
         if self not in _SOUND:
             _SOUND[self] = bench.session.measure(self.check, self.cell)
 

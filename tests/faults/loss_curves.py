@@ -39,7 +39,7 @@ class Paired(Ready):
         return full.model_copy(update={"noise": [], "seeds": seeds}) if self.bare else full
 
 
-def recipe(run: Make, change: Change = 0.0, control: Change = 0.0) -> Pair:
+def runs_of(run: Make, change: Change = 0.0, control: Change = 0.0) -> Pair:
     return [run("te-current", s, 10, change) for s in SEEDS], [run(seed=s, change=control) for s in SEEDS]
 
 
@@ -48,9 +48,9 @@ def bf16(run: Make, change: Change) -> Pair:
     return made, made
 
 
-def _norms(run: Make, factor: Change, *, control: bool, candidate: bool = True) -> Pair:
+def _norms(run: Make, factor: Change, *, control: bool = True, candidate: bool = True) -> Pair:
     """Gradient norms times a factor, in the runs of BF16 and of the recipe, or of BF16 as the cell."""
-    runs, controls = recipe(run)
+    runs, controls = runs_of(run)
 
     def changed(rs: list[Trajectory]) -> list[Trajectory]:
         return [r.model_copy(update={"grad_norm": (np.asarray(r.grad_norm) * factor).tolist()}) for r in rs]
@@ -60,16 +60,14 @@ def _norms(run: Make, factor: Change, *, control: bool, candidate: bool = True) 
     return changed(runs), changed(controls) if control else controls
 
 
-def _validations(run: Make, factors: tuple[float, ...], each: float = 0.0) -> Pair:
-    runs, controls = recipe(run)
-    return [
-        r.model_copy(update={"validation": [(159, 3.5 * f + each * r.seed)]})
-        for r, f in zip(runs, factors, strict=True)
-    ], controls
+def _validations(run: Make, *factors: float, each: float = 0.0) -> Pair:
+    runs, controls = runs_of(run)
+    validations = [[(159, 3.5 * f + each * r.seed)] for r, f in zip(runs, factors, strict=True)]
+    return [r.model_copy(update={"validation": v}) for r, v in zip(runs, validations, strict=True)], controls
 
 
 def _one_validation_lost(run: Make) -> Pair:
-    runs, controls = recipe(run)
+    runs, controls = runs_of(run)
     return [r.model_copy(update={"validation": [(100, math.nan), (159, 3.5)]}) for r in runs], controls
 
 
@@ -78,169 +76,97 @@ def _bf16_validation(run: Make) -> Pair:
     return high, high
 
 
+def _without_context(run: Make) -> Pair:
+    return [run("te-current", s, 10) for s in SEEDS], [run(seed=s, unigram=4.0, bigram=3.0) for s in SEEDS]
+
+
 LATE = np.where(np.arange(STEPS) < 100, 1, 2)
 RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
-WIDE = ROW.model_copy(update={"min_step_band": 0.01})
-NO_REPLICAS = ROW.model_copy(update={"bf16_margin": None})
+SOUND = Paired()
+WIDE = Paired(ROW.model_copy(update={"min_step_band": 0.01}))
+BARE = Paired(ROW.model_copy(update={"bf16_margin": None}), bare=True)
 SPIKE = "the loss left the step band"
 GROWS = ("the gap to BF16 changes within the tail by more than the margin", "the gap grows within the tail: +0.397%")
 OUT = "the gap to BF16 is outside the margin"
+NORMS = ("the gradient norm left its band around BF16's", "gradient norm  step 96, seed 0: ")
+NO_CONTEXT = "31% of the way from the unigram to the bigram entropy; 50% is required"
+VALIDATION = "last validation"
 
 
-def _found(place: str, words: Words = "", *, look: Paired = Paired()) -> tuple[Finding, ...]:
-    return (Finding(look, place, Blame.RECIPE_CHANGED, words=words),)
+def _recipe(name: str, plant: Callable[[Make], Pair], place: str, words: Words = "", look: Paired = SOUND) -> Fault:
+    return Fault(Kind.RECIPE, name, plant, (Finding(look, place, Blame.RECIPE_CHANGED, words=words),))
 
 
-def _drift(
-    place: str, words: Words = "", *, look: Paired = Paired(), blame: Blame = Blame.FRAMEWORK_CHANGED
-) -> tuple[Finding, ...]:
-    return (Finding(look, place, blame, "drift", words=words),)
+def _curve(name: str, change: Change, place: str, words: Words, look: Paired = SOUND) -> Fault:
+    return _recipe(name, partial(runs_of, change=change), place, words, look)
 
 
-def _of_recipe(name: str, change: Change, place: str, words: Words, look: Paired = Paired()) -> Fault:
-    return Fault(name, Kind.RECIPE, "made up", partial(recipe, change=change), _found(place, words, look=look))
+def _drift(name: str, plant: Callable[[Make], Pair], place: str, words: Words = "", look: Paired = SOUND) -> Fault:
+    finding = Finding(look, place, Blame.FRAMEWORK_CHANGED, "drift", words=words)
+    return Fault(Kind.FRAMEWORK, name, plant, (finding,))
+
+
+def _unclear(name: str, plant: Callable[[Make], Pair], place: str, blame: Blame, words: str) -> Fault:
+    return Fault(Kind.GATE, name, plant, (Finding(SOUND, place, blame, "inconclusive", words=words),))
 
 
 FAULTS = (
-    _of_recipe("spike of the loss", at(80, 88, 0.004), "first out", SPIKE),
-    _of_recipe("dip of the loss", at(80, 88, -0.004), "first out", SPIKE),
-    _of_recipe("slow start", at(0, 40, 0.003), "first out", SPIKE),
-    _of_recipe("last window of the loss", at(152, 160, 0.006), "first out", OUT),
-    _of_recipe("all losses high", at(0, 160, 0.0025), "first out", OUT),
-    _of_recipe("losses too good", at(0, 160, -0.04), "first out", "such a gain is a fault"),
-    _of_recipe("gap that grows within the tail", RISING, "trend", GROWS, Paired(WIDE)),
-    *(
-        Fault(
-            f"gradient norms {word}",
-            Kind.RECIPE,
-            "made up",
-            partial(_norms, factor=np.where(np.arange(STEPS) < 100, 1, factor), control=False),
-            _found(
-                "gradient norm", ("the gradient norm left its band around BF16's", "gradient norm  step 96, seed 0: ")
-            ),
-        )
-        for word, factor in (("low", 0.9), ("high", 1.1))
-    ),
-    Fault(
+    _curve("spike of the loss", at(80, 88, 0.004), "first out", SPIKE),
+    _curve("dip of the loss", at(80, 88, -0.004), "first out", SPIKE),
+    _curve("slow start", at(0, 40, 0.003), "first out", SPIKE),
+    _curve("last window of the loss", at(152, 160, 0.006), "first out", OUT),
+    _curve("all losses high", at(0, 160, 0.0025), "first out", OUT),
+    _curve("losses too good", at(0, 160, -0.04), "first out", "such a gain is a fault"),
+    _curve("gap that grows within the tail", RISING, "trend", GROWS, WIDE),
+    _recipe("gradient norms low", partial(_norms, factor=1 - 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
+    _recipe("gradient norms high", partial(_norms, factor=1 + 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
+    _recipe(
         "validation loss high",
-        Kind.RECIPE,
-        "made up",
-        partial(_validations, factors=(1.004,) * 3, each=1e-4),
-        _found("last validation", "the last validation loss is not BF16's"),
+        lambda run: _validations(run, 1.004, 1.004, 1.004, each=1e-4),
+        VALIDATION,
+        "the last validation loss is not BF16's",
     ),
+    _recipe("validation loss low", lambda run: _validations(run, 0.99, 0.99, 0.99), VALIDATION),
+    _recipe("validation losses apart", lambda run: _validations(run, 1.05, 1.15, 1.4), VALIDATION),
+    _recipe("one validation loss high", lambda run: _validations(run, 1.0, 1.0, 1.004), VALIDATION),
     Fault(
-        "validation loss low",
         Kind.RECIPE,
-        "made up",
-        partial(_validations, factors=(0.99,) * 3),
-        _found("last validation"),
-    ),
-    Fault(
-        "validation losses apart",
-        Kind.RECIPE,
-        "made up",
-        partial(_validations, factors=(1.05, 1.15, 1.4)),
-        _found("last validation"),
-    ),
-    Fault(
-        "one validation loss high",
-        Kind.RECIPE,
-        "made up",
-        partial(_validations, factors=(1.0, 1.0, 1.004)),
-        _found("last validation"),
-    ),
-    Fault(
         "one validation is NaN",
-        Kind.RECIPE,
-        "made up",
         _one_validation_lost,
-        (Finding(Paired(), "", Blame.RECIPE, words="seed 0 has a non-finite validation loss"),),
+        (Finding(SOUND, "", Blame.RECIPE, words="seed 0 has a non-finite validation loss"),),
     ),
-    Fault("validation of BF16 high", Kind.FRAMEWORK, "made up", _bf16_validation, _drift("last validation")),
-    Fault("BF16 0.05% high", Kind.FRAMEWORK, "made up", partial(bf16, change=5e-4), _drift("tail gap")),
+    _drift("validation of BF16 high", _bf16_validation, VALIDATION),
+    _drift("BF16 0.05% high", partial(bf16, change=5e-4), "tail gap"),
+    _drift("BF16 and the recipe 0.25% high", partial(runs_of, change=0.0025, control=0.0025), "tail gap"),
     Fault(
-        "BF16 and the recipe 0.25% high",
         Kind.FRAMEWORK,
-        "made up",
-        partial(recipe, change=0.0025, control=0.0025),
-        _drift("tail gap", blame=Blame.FRAMEWORK_CHANGED),
-    ),
-    Fault(
         "BF16 high and the recipe with a spike",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(recipe, change=5e-4 + at(80, 88, 0.2), control=5e-4),
-        (Finding(Paired(), "first out", Blame.BOTH),),
+        partial(runs_of, change=5e-4 + at(80, 88, 0.2), control=5e-4),
+        (Finding(SOUND, "first out", Blame.BOTH),),
     ),
-    Fault(
-        "norms of BF16 twice as large",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(_norms, factor=LATE, control=True, candidate=False),
-        _drift("gradient norm"),
-    ),
-    Fault(
-        "norms of BF16 and the recipe twice as large",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(_norms, factor=LATE, control=True),
-        _drift("gradient norm", blame=Blame.FRAMEWORK_CHANGED),
-    ),
-    Fault(
-        "spike of BF16 without replicas",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(bf16, change=at(80, 88, 0.3)),
-        _drift("first out", look=Paired(NO_REPLICAS, bare=True)),
-    ),
-    Fault(
+    _drift("norms of BF16 twice as large", partial(_norms, factor=LATE, candidate=False), "gradient norm"),
+    _drift("norms of BF16 and the recipe twice as large", partial(_norms, factor=LATE), "gradient norm"),
+    _drift("spike of BF16 without replicas", partial(bf16, change=at(80, 88, 0.3)), "first out", look=BARE),
+    _drift(
         "spike of both without replicas",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(recipe, change=at(80, 88, 0.3), control=at(80, 88, 0.3)),
-        _drift("first out", look=Paired(NO_REPLICAS, bare=True), blame=Blame.FRAMEWORK_CHANGED),
+        partial(runs_of, change=at(80, 88, 0.3), control=at(80, 88, 0.3)),
+        "first out",
+        look=BARE,
     ),
-    Fault(
+    _drift(
         "trend of BF16",
-        Kind.FRAMEWORK,
-        "made up",
         partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)),
-        _drift("trend", "grows within the tail: +0.080%"),
+        "trend",
+        "grows within the tail: +0.080%",
     ),
-    Fault(
-        "spike of BF16",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(bf16, change=at(80, 88, 0.0015)),
-        _drift("first out", "step 80, seed 0: "),
-    ),
-    Fault(
-        "all losses of both 30% high",
-        Kind.FRAMEWORK,
-        "made up",
-        partial(recipe, change=0.3, control=0.3),
-        _drift("tail gap", blame=Blame.FRAMEWORK_CHANGED),
-    ),
-    Fault(
+    _drift("spike of BF16", partial(bf16, change=at(80, 88, 0.0015)), "first out", "step 80, seed 0: "),
+    _drift("all losses of both 30% high", partial(runs_of, change=0.3, control=0.3), "tail gap"),
+    _unclear(
         "two seeds where the first look needs three",
-        Kind.GATE,
-        "made up",
-        lambda run: tuple(runs[:2] for runs in recipe(run)),
-        (Finding(Paired(), "tail gap", Blame.NEITHER, "inconclusive", words="2 seeds; the first stage needs 3"),),
+        lambda run: tuple(runs[:2] for runs in runs_of(run)),
+        "tail gap",
+        Blame.NEITHER,
+        "2 seeds; the first stage needs 3",
     ),
-    Fault(
-        "a model that has learnt no context",
-        Kind.GATE,
-        "made up",
-        lambda run: ([run("te-current", s, 10) for s in SEEDS], [run(seed=s, unigram=4.0, bigram=3.0) for s in SEEDS]),
-        (
-            Finding(
-                Paired(),
-                "",
-                Blame.INPUT,
-                "inconclusive",
-                words="31% of the way from the unigram to the bigram entropy; 50% is required",
-            ),
-        ),
-    ),
+    _unclear("a model that has learnt no context", _without_context, "", Blame.INPUT, NO_CONTEXT),
 )

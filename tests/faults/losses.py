@@ -69,21 +69,24 @@ def _probed(late: float, worst: float, early: float = 25.0) -> Change:
 
 def fault(
     name: str,
-    kind: Kind,
     plant: Callable[[Runs], Runs],
     words: Words,
     status: str = "fail",
     blame: Blame = Blame.RECIPE,
     place: str = "",
     *,
+    kind: Kind = Kind.RECIPE,
     recipe: str = "te-current",
     source: str = "made up",
 ) -> Fault:
-    return Fault(name, kind, source, plant, (Finding(Edited(recipe), place, blame, status, words=words),))
+    return Fault(kind, name, plant, (Finding(Edited(recipe), place, blame, status, words=words),), source)
 
 
 changed = partial(fault, blame=Blame.RECIPE_CHANGED, place="arithmetic")
 """A fault that the gradient of a later step shows."""
+moved = partial(fault, kind=Kind.FRAMEWORK, blame=Blame.RECIPE_CHANGED, place="first out")
+control = partial(fault, blame=Blame.FRAMEWORK, status="drift", kind=Kind.FRAMEWORK)
+invalid = partial(fault, kind=Kind.GATE)
 
 
 def _with(values: list[float], step: int, value: float) -> list[float]:
@@ -91,148 +94,105 @@ def _with(values: list[float], step: int, value: float) -> list[float]:
     return [*values[:step], value, *values[step + 1 :]]
 
 
-TOO_GOOD = "such a gain is a fault"
+def _beta2(**of: bool) -> Callable[[Runs], Runs]:
+    return edit(lambda r: {"hyperparameters": {"beta2": (0.95, 0.9)}}, **of)
+
+
+OF_BF16 = {"recipe": False, "control": True}
+AT_40 = "has a non-finite loss or gradient norm at step 40"
 FAULTS = (
     fault(
         "gradient is NaN at one step",
-        Kind.RECIPE,
         edit(_nan_at(7), seeds=(1,)),
         "seed 1 is non-finite at step 7: gradient of layers.0",
         source="torchtitan 1056",
     ),
-    fault(
-        "BF16 is NaN at one step",
-        Kind.FRAMEWORK,
-        edit(_nan_at(7), recipe=False, control=True),
-        "BF16, seed 0 is non-finite at step 7",
-        blame=Blame.FRAMEWORK,
-        status="drift",
-    ),
-    fault(
+    control("BF16 is NaN at one step", edit(_nan_at(7), **OF_BF16), "BF16, seed 0 is non-finite at step 7"),
+    invalid(
         "losses are NaN, and the record does not say so",
-        Kind.GATE,
         edit(lambda r: {"loss": [math.nan] * r.steps}),
         "seed 0 has a non-finite loss or gradient norm at step 0",
     ),
-    fault(
+    invalid(
         "one loss is NaN, and the record does not say so",
-        Kind.GATE,
         edit(lambda r: {"loss": _with(r.loss, 40, math.nan)}, seeds=(1,)),
-        "seed 1 has a non-finite loss or gradient norm at step 40",
+        f"seed 1 {AT_40}",
     ),
-    fault(
+    invalid(
         "one gradient norm is NaN",
-        Kind.GATE,
         edit(lambda r: {"grad_norm": _with(r.grad_norm, 40, math.nan)}, seeds=(2,)),
-        "seed 2 has a non-finite loss or gradient norm at step 40",
+        f"seed 2 {AT_40}",
     ),
-    fault(
+    control(
         "one loss of BF16 is infinite",
-        Kind.GATE,
-        edit(lambda r: {"loss": _with(r.loss, 40, math.inf)}, recipe=False, control=True),
-        "BF16, seed 0 has a non-finite loss or gradient norm at step 40",
-        blame=Blame.FRAMEWORK,
-        status="drift",
+        edit(lambda r: {"loss": _with(r.loss, 40, math.inf)}, **OF_BF16),
+        f"BF16, seed 0 {AT_40}",
+        kind=Kind.GATE,
     ),
     fault(
         "last validation is NaN",
-        Kind.RECIPE,
         edit(lambda r: {"validation": [*r.validation[:-1], (r.steps - 1, math.nan)]}, seeds=(2,)),
         "seed 2 has a non-finite validation loss",
     ),
-    fault(
-        "targets leak in a recipe",
-        Kind.MODEL,
-        edit(_times(0.5, 40)),
-        TOO_GOOD,
-        blame=Blame.RECIPE_CHANGED,
-        place="first out",
+    moved("targets leak in a recipe", edit(_times(0.5, 40)), "such a gain is a fault", kind=Kind.MODEL),
+    *(
+        fault(
+            name,
+            edit(_times(0.5, 40), control=True),
+            "",
+            "drift",
+            Blame.FRAMEWORK_CHANGED,
+            "first out",
+            kind=Kind.MODEL,
+            recipe=recipe,
+        )
+        for name, recipe in (("targets leak in every run", "te-current"), ("targets leak in BF16", "bf16"))
     ),
-    fault(
-        "targets leak in every run",
-        Kind.MODEL,
-        edit(_times(0.5, 40), control=True),
-        "",
-        "drift",
-        Blame.FRAMEWORK_CHANGED,
-        "first out",
-    ),
-    fault(
-        "targets leak in BF16",
-        Kind.MODEL,
-        edit(_times(0.5, 40), control=True),
-        "",
-        "drift",
-        Blame.FRAMEWORK_CHANGED,
-        "first out",
-        recipe="bf16",
-    ),
-    fault(
+    moved(
         "batches of another seed",
-        Kind.FRAMEWORK,
         _other_batches,
         "the gradient of the first step is not the one that this recipe gives",
-        blame=Blame.RECIPE_CHANGED,
-        place="first out",
     ),
-    fault(
+    moved(
         "slice of steps repeated",
-        Kind.FRAMEWORK,
         edit(lambda r: {"loss": [*r.loss[:60], *r.loss[50:-10]]}),
         "the loss left the step band",
-        blame=Blame.RECIPE_CHANGED,
-        place="first out",
     ),
-    fault(
-        "losses 1% high",
-        Kind.RECIPE,
-        edit(_times(1.01)),
-        "the gap to BF16 is outside the margin",
-        blame=Blame.RECIPE_CHANGED,
-        place="tail gap",
-    ),
+    changed("losses 1% high", edit(_times(1.01)), "the gap to BF16 is outside the margin", place="tail gap"),
     fault(
         "losses equal BF16's to the bit",
-        Kind.RECIPE,
         _same_as_bf16,
         "the losses equal BF16's to the bit: nothing was quantized",
         source="torchtitan, NeMo AutoModel",
     ),
     changed(
         "quantization lost after the first validation",
-        Kind.RECIPE,
         edit(_probed(math.inf, math.inf)),
         "its gradient had an SQNR of 25.0 dB to BF16's in step 10 and is equal to BF16's in step 299",
     ),
     changed(
         "nothing quantized in a run with other kernels than BF16's",
-        Kind.RECIPE,
         edit(_probed(70.0, 65.0, early=72.0)),
         "the gradient is BF16's in steps 10 and 299",
     ),
     changed(
-        "scale breaks during the run",
-        Kind.STATE,
-        edit(_probed(6.0, 4.0), seeds=(2,)),
-        "quantization error grew",
+        "scale breaks during the run", edit(_probed(6.0, 4.0), seeds=(2,)), "quantization error grew", kind=Kind.STATE
     ),
     changed(
         "weight gradient lost during the run",
-        Kind.RECIPE,
         edit(_probed(19.0, 0.0), seeds=(1,)),
         "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 299",
     ),
     fault(
         "optimizer with another beta2",
-        Kind.FRAMEWORK,
-        edit(lambda r: {"hyperparameters": {"beta2": (0.95, 0.9)}}),
+        _beta2(),
         "the optimizer has beta2 0.9, and the schedule asks for 0.95",
+        kind=Kind.FRAMEWORK,
     ),
-    fault(
+    control(
         "optimizer of BF16 with another beta2",
-        Kind.FRAMEWORK,
-        edit(lambda r: {"hyperparameters": {"beta2": (0.95, 0.9)}}, recipe=False, control=True),
+        _beta2(**OF_BF16),
         "BF16, seed 0: the optimizer has beta2 0.9",
-        blame=Blame.FRAMEWORK,
+        status="fail",
     ),
 )

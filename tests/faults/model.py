@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from fp8parity.workload import corpus, models
 from fp8parity.workload.models import Attention, RMSNorm, SwiGLU
 from torch import Tensor, nn
 
-from faults.fault import Blame, Fault, Finding, Kind, Look
+from faults.fault import Blame, Fault, Finding, Kind
 from faults.looks import Canary
 from faults.runs import RecordedBF16, RecordedRecipe
 
@@ -34,13 +35,12 @@ FIRST = {
     "loss in BF16": "bf16 loss error @ initial weights",
 }
 """The first number of the canary that each standard fault moves."""
+UPDATE = ("update scale", "update direction")
 
 
 def _standard(fault: Variant) -> Fault:
-    return Fault(
+    return model(
         fault.name,
-        Kind.MODEL,
-        f"made up: {fault.what}",
         fault,
         (
             Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
@@ -49,11 +49,15 @@ def _standard(fault: Variant) -> Fault:
                 RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_CHANGED
             ),
         ),
+        f"made up: {fault.what}",
     )
 
 
-def seen_by(look: Look, place: str) -> tuple[Finding, ...]:
-    return (Finding(look, place, Blame.FRAMEWORK),)
+model, framework = partial(Fault, Kind.MODEL), partial(Fault, Kind.FRAMEWORK)
+
+
+def canary(place: str, *alone: str) -> tuple[Finding, ...]:
+    return (Finding(Canary(alone), place, Blame.FRAMEWORK),)
 
 
 def optimizer(**changes: object) -> Variant:
@@ -78,13 +82,7 @@ def loss(of: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Variant:
 
 
 def _hyper(name: str, place: str, plant: Variant) -> Fault:
-    return Fault(
-        f"{name} of the optimizer",
-        Kind.FRAMEWORK,
-        "made up",
-        plant,
-        seen_by(Canary(("update scale", "update direction")), place),
-    )
+    return framework(f"{name} of the optimizer", plant, canary(place, *UPDATE))
 
 
 def norms_in_bf16(patch: pytest.MonkeyPatch) -> None:
@@ -160,65 +158,20 @@ FAULTS = (
     _hyper("weight decay", "update scale @ embedding.weight", optimizer(weight_decay=1.05)),
     _hyper("clip", "update direction @ embedding.weight", schedule(clip=0.103)),
     _hyper("warmup", "update scale @ embedding.weight", schedule(warmup=1)),
-    Fault(
+    framework(
         "clip of other norms",
-        Kind.FRAMEWORK,
-        "MaxText 672",
         Variant("", "", _norm_clipped),
-        seen_by(Canary(("update scale", "update direction")), "update scale @ embedding.weight"),
+        canary("update scale @ embedding.weight", *UPDATE),
+        "MaxText 672",
     ),
-    Fault(
-        "norms in BF16",
-        Kind.MODEL,
-        "torchtitan 1056",
-        norms_in_bf16,
-        seen_by(Canary(), "bf16 output sqnr @ layers.0.attention_norm"),
-        note="FP32 computes the same. Only the BF16 model shows that norms are no longer computed in FP32.",
-    ),
-    Fault(
-        "initial weights 1% larger",
-        Kind.MODEL,
-        "made up",
-        larger_weights,
-        seen_by(Canary(), "weight scale @ layers.0.attention.q_proj.weight"),
-    ),
-    Fault(
-        "another order of tokens", Kind.FRAMEWORK, "made up", other_tokens, seen_by(Canary(), "batch checksum @ step 0")
-    ),
-    Fault(
-        "other validation windows",
-        Kind.FRAMEWORK,
-        "made up",
-        other_validation,
-        seen_by(Canary(), "batch checksum @ validation"),
-    ),
-    Fault(
-        "another activation",
-        Kind.MODEL,
-        "made up",
-        _activation,
-        seen_by(Canary(), "output scale @ layers.0.mlp.down_proj"),
-    ),
-    Fault(
-        "attention without a mask",
-        Kind.MODEL,
-        "made up",
-        Variant("", "", _everywhere),
-        seen_by(Canary(), "output scale @ layers.0.attention.o_proj"),
-    ),
-    Fault(
-        "last token without a loss",
-        Kind.MODEL,
-        "made up",
-        loss(_last_lost),
-        seen_by(Canary(), "loss @ initial weights"),
-    ),
-    Fault("targets not shifted", Kind.MODEL, "made up", loss(_leaked), seen_by(Canary(), "loss @ initial weights")),
-    Fault(
-        "every second microbatch lost",
-        Kind.FRAMEWORK,
-        "made up",
-        Variant("", "", _second_lost),
-        seen_by(Canary(), "gradient scale @ lm_head.weight"),
-    ),
+    # FP32 computes the same. Only the BF16 model shows that norms are no longer computed in FP32.
+    model("norms in BF16", norms_in_bf16, canary("bf16 output sqnr @ layers.0.attention_norm"), "torchtitan 1056"),
+    model("initial weights 1% larger", larger_weights, canary("weight scale @ layers.0.attention.q_proj.weight")),
+    framework("another order of tokens", other_tokens, canary("batch checksum @ step 0")),
+    framework("other validation windows", other_validation, canary("batch checksum @ validation")),
+    model("another activation", _activation, canary("output scale @ layers.0.mlp.down_proj")),
+    model("attention without a mask", Variant("", "", _everywhere), canary("output scale @ layers.0.attention.o_proj")),
+    model("last token without a loss", loss(_last_lost), canary("loss @ initial weights")),
+    model("targets not shifted", loss(_leaked), canary("loss @ initial weights")),
+    framework("every second microbatch lost", Variant("", "", _second_lost), canary("gradient scale @ lm_head.weight")),
 )

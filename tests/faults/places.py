@@ -120,17 +120,12 @@ def expert_in_bf16(model: nn.Module) -> None:
 
 def placed(name: str, change: Change, place: str, words: str = "") -> Fault:
     finding = Finding(Measured("places", BY_BLOCK, "micro"), place, Blame.RECIPE, words=words)
-    return Fault(name, Kind.RECIPE, "made up", converted(change), (finding,))
+    return Fault(Kind.RECIPE, name, converted(change), (finding,))
 
 
 def of_experts(name: str, plant: Plant, place: str) -> Fault:
-    return Fault(
-        name,
-        Kind.RECIPE,
-        "made up",
-        plant,
-        (Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE),),
-    )
+    finding = Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE)
+    return Fault(Kind.RECIPE, name, plant, (finding,))
 
 
 FAULTS = (

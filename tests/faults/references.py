@@ -17,7 +17,7 @@ from fp8parity.records.storage import write_json
 from sessions import GOLDEN
 from two_sides import TOML, runs, save
 
-from faults.gate import Make, Plant, fault, judge, number
+from faults.gate import Make, Plant, fault, judge, number, red, refused
 from faults.runs import calibration
 
 
@@ -128,148 +128,115 @@ def _metric_lost(folder: Path, make: Make) -> list[str]:
     return ["compare", str(old), str(later), "--golden-dir", str(GOLDEN)]
 
 
+worse = partial(fault, code=1, where="fp8parity compare")
+unclear = partial(fault, code=2, where="fp8parity compare")
 GOLDENS = (
-    fault(
+    red(
         "golden of another schedule",
         _golden(lambda g: g.model_copy(update={"spec_hash": "other"})),
-        1,
         ("stale", "spec hash"),
     ),
-    fault(
+    red(
         "golden of another corpus",
         _golden(lambda g: g.model_copy(update={"fingerprint": "other"})),
-        1,
         ("stale", "corpus or its tokenizer changed"),
     ),
-    fault("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), 1, "the framework changed"),
-    fault(
+    red("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), "the framework changed"),
+    refused(
         "golden with an infinite last loss",
         _golden(_last_loss(math.inf)),
-        2,
         ("micro-topics.json: key seeds.0.loss.299", "finite"),
     ),
-    fault(
+    refused(
         "golden with a last loss of NaN",
         _golden(_last_loss(math.nan)),
-        2,
         ("micro-topics.json: key seeds.0.loss.299", "finite"),
     ),
-    fault(
+    refused(
         "golden with a tail of -5",
         _golden(_scheduled("tail", -5)),
-        2,
         "micro-topics.json: schedule: tail is -5; it is an integer",
     ),
-    fault("golden with an empty tail", _golden(_scheduled("tail", 0)), 2, "schedule: tail is 0"),
-    fault(
+    refused("golden with an empty tail", _golden(_scheduled("tail", 0)), "schedule: tail is 0"),
+    refused(
         "golden of an unknown schema",
         _golden(lambda g: g.model_copy(update={"schema_version": 2})),
-        2,
         "micro-topics.json: key schema_version: schema 2 is unknown; this fp8parity reads schema 1",
     ),
-    fault(
+    refused(
         "golden with a step too few",
         _golden(_scheduled("steps", 299)),
-        2,
         "seeds.0 has 300 losses; the schedule has 299 steps",
     ),
-    fault(
+    refused(
         "golden of another model",
         _golden(lambda g: g.model_copy(update={"model": "mini"})),
-        2,
         "it holds mini on topics; rename it",
     ),
-    fault(
+    refused(
         "golden whose seeds are one seed",
         _golden(
             lambda g: g.model_copy(
                 update={"seeds": [s.model_copy(update={"seed": i}) for i, s in enumerate(g.seeds[:1] * 8)]}
             )
         ),
-        2,
         "initial weights: ",
     ),
-    fault(
-        "golden with a spread of NaN",
-        _golden(_noise(tail_sd=math.nan)),
-        2,
-        "micro-topics.json: key noise.0.tail_sd: ",
+    refused(
+        "golden with a spread of NaN", _golden(_noise(tail_sd=math.nan)), "micro-topics.json: key noise.0.tail_sd: "
     ),
-    fault("golden with a noise that nothing can leave", _golden(_noise(loss=[1.0] * 30)), 2, "key noise.0.loss.0: "),
-    fault(
+    refused("golden with a noise that nothing can leave", _golden(_noise(loss=[1.0] * 30)), "key noise.0.loss.0: "),
+    refused(
         "golden with a spread wider than its windows",
         _golden(_noise(tail_sd=0.01)),
-        2,
         "tail_sd 0.01 does not follow from its windows",
     ),
-    fault(
+    refused(
         "golden edited by hand",
         _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),
-        2,
         "its checksum does not match its content",
     ),
-    fault("golden cut short", _golden_file(lambda p: p.write_text(p.read_text()[:1000])), 2, "not valid JSON"),
-    fault("golden lost", _golden_file(Path.unlink), 1, "no-golden"),
-    fault(
+    refused("golden cut short", _golden_file(lambda p: p.write_text(p.read_text()[:1000])), "not valid JSON"),
+    red("golden lost", _golden_file(Path.unlink), "no-golden"),
+    refused(
         "golden under another model's name",
         _golden_file(lambda p: p.rename(p.with_name("mini-topics.json"))),
-        2,
         "mini-topics.json: it holds micro on topics; rename it",
     ),
-    fault("measured number that appears twice", _numbers(lambda t: t + t.splitlines()[-1] + "\n"), 2, "appears twice"),
-    fault(
+    refused("measured number that appears twice", _numbers(lambda t: t + t.splitlines()[-1] + "\n"), "appears twice"),
+    refused(
         "measured number without its source",
         _numbers(lambda t: t.rstrip("\n").rpartition(",")[0] + ",gone\n"),
-        2,
         "source 'gone' is not in sources.csv",
     ),
-    fault(
+    refused(
         "limits the wrong way round",
         _policy(lambda t: t + '\n[[rule]]\ncheck = "gemm"\nlow = 29\nhigh = 28\nwhy = "turned round by mistake"\n'),
-        2,
         "[[rule]] key (row): Value error, low 29.0 is above high 28.0",
     ),
-    fault(
+    refused(
         "policy with a word for a number",
         _policy(lambda t: t.replace("margin = 0.005", 'margin = "wide"', 1)),
-        2,
         ("policy.toml:", "[[loss]] key margin"),
     ),
-    fault("policy lost", lambda f, make: judge(f, [number(make, 28.5)], f), 2, "policy.toml: cannot be read"),
-    fault(
-        "known failure that has expired",
-        _known(24.0, "2026-01-01"),
-        1,
-        "expired on 2026-01-01: recipe te-current, gemm",
-    ),
-    fault("known failure that passes", _known(28.5, "2999-01-01"), 1, "is green now"),
-    fault("known failure with another status", _known(24.0, "2999-01-01", "inconclusive"), 1, "24 is below ["),
+    refused("policy lost", lambda f, make: judge(f, [number(make, 28.5)], f), "policy.toml: cannot be read"),
+    red("known failure that has expired", _known(24.0, "2026-01-01"), "expired on 2026-01-01: recipe te-current, gemm"),
+    red("known failure that passes", _known(28.5, "2999-01-01"), "is green now"),
+    red("known failure with another status", _known(24.0, "2999-01-01", "inconclusive"), "24 is below ["),
 )
 UPGRADES = (
-    fault(
-        "regression of an upgrade", partial(compare, recipe=0.02), 1, "te-current-nano-emulated", "fp8parity compare"
-    ),
-    fault(
-        "seed lost in an upgrade",
-        partial(compare, seeds=2),
-        2,
-        "missing: te-current-nano-emulated seed2 (in NEW)",
-        "fp8parity compare",
-    ),
-    fault(
+    worse("regression of an upgrade", partial(compare, recipe=0.02), "te-current-nano-emulated"),
+    unclear("seed lost in an upgrade", partial(compare, seeds=2), "missing: te-current-nano-emulated seed2 (in NEW)"),
+    unclear(
         "cell lost in an upgrade",
         partial(compare, lost=lambda r: r.cell.recipe == "te-current"),
-        2,
         "missing: te-current-nano-emulated",
-        "fp8parity compare",
     ),
-    fault("metric lost in an upgrade", _metric_lost, 2, "gemm: fprop gain @ gaussian", "fp8parity compare"),
-    fault(
+    unclear("metric lost in an upgrade", _metric_lost, "gemm: fprop gain @ gaussian"),
+    unclear(
         "control lost in an upgrade",
         partial(compare, lost=lambda r: r.cell.recipe == "bf16"),
-        2,
         "missing: bf16-nano-native",
-        "fp8parity compare",
     ),
 )
 FAULTS = (*GOLDENS, *UPGRADES)

@@ -59,7 +59,7 @@ def _fault(
     **variables: str,
 ) -> Fault:
     look = Suites(arguments, variables, absent)
-    return Fault(name, Kind.GATE, "made up", plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
+    return Fault(Kind.GATE, name, plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
 
 
 BF16 = ("--recipe", "bf16")

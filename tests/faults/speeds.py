@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from fp8parity.judging import speed
 from fp8parity.judging.references import pooling
@@ -31,169 +33,69 @@ class Timed:
 
 
 def _fault(
-    name: str,
-    source: str,
-    plant: Callable[[], Throughput],
-    words: str,
-    status: str = "fail",
-    kind: Kind = Kind.FRAMEWORK,
+    name: str, words: str, source: str = "made up", status: str = "fail", kind: Kind = Kind.FRAMEWORK, **changes: Any
 ) -> Fault:
+    """``changes`` are those of a sound record (``timings.made``)."""
     blame = {"fail": Blame.RECIPE, "drift": Blame.FRAMEWORK}.get(status, Blame.INPUT)
     place = "" if status == "error" else "memory" if "memory" in name else "speed"
-    return Fault(name, kind, source, plant, (Finding(Timed(), place, blame, status, words=words),))
+    finding = Finding(Timed(), place, blame, status, words=words)
+    return Fault(kind, name, lambda: made(**changes), (finding,), source)
 
 
-def _both(factor: float, recipe: float = 1.0) -> Callable[[], Throughput]:
-    """Times of BF16 that are ``factor`` times the golden's, and times of the recipe that are ``recipe`` times the golden's."""
-    sound = made()
-    bf16, own = [s * factor for s in sound.bf16_seconds], [s * recipe for s in sound.recipe_seconds]
-    return lambda: made(bf16_seconds=bf16, recipe_seconds=own)
+def _both(factor: float, recipe: float = 1.0, slow: Sequence[float] = (1.0,) * 11) -> dict[str, list[float]]:
+    """Return times that are ``factor`` (BF16) and ``recipe`` times the golden's, and in each block ``slow`` times as long."""
+    sound, sides = made(), (("bf16_seconds", factor), ("recipe_seconds", recipe))
+    return {name: [t * f * s for t, s in zip(getattr(sound, name), slow, strict=True)] for name, f in sides}
 
 
-def _sleeping() -> Throughput:
-    """BF16 and the recipe are slowed together in half of the blocks, so that the ratio is sound."""
-    slow = [1.0, 1.3] * 5 + [1.15]
-    sound = made()
-    bf16, recipe = (
-        [s * f for s, f in zip(seconds, slow, strict=True)] for seconds in (sound.bf16_seconds, sound.recipe_seconds)
-    )
-    return made(bf16_seconds=bf16, recipe_seconds=recipe)
-
-
+drifted, unclear = partial(_fault, status="drift"), partial(_fault, status="inconclusive", kind=Kind.GATE)
+wrong, stale = partial(_fault, status="error", kind=Kind.GATE), partial(_fault, status="stale", kind=Kind.GATE)
+SLEEPS = [1.0, 1.3] * 5 + [1.15]
+"""BF16 and the recipe are slowed together in half of the blocks, so that the ratio is sound."""
+OTHERS = "something else runs"
 FAULTS = (
-    _fault("a cast too many", "Megatron-LM 629, TE 761", lambda: made(1.2 * 0.9), "slower: 1.080x BF16, golden 1.200x"),
-    _fault("small layers slower than BF16", "torchao 2410, torchtitan 1207", lambda: made(0.97), "slower: 0.970x BF16"),
-    _fault(
-        "a slower kernel with less memory",
-        "TE documentation",
-        lambda: made(1.2 * 0.9, recipe_memory=16 * 2**30),
-        "slower",
+    _fault("a cast too many", "slower: 1.080x BF16, golden 1.200x", "Megatron-LM 629, TE 761", ratio=1.2 * 0.9),
+    _fault("small layers slower than BF16", "slower: 0.970x BF16", "torchao 2410, torchtitan 1207", ratio=0.97),
+    _fault("a slower kernel with less memory", "slower", "TE documentation", ratio=1.2 * 0.9, recipe_memory=16 * 2**30),
+    _fault("more memory", "more memory: 1.000 of BF16's, golden 0.900", recipe_memory=20 * 2**30),
+    _fault("a host that sleeps in some steps", "crosses", "TE 761", "inconclusive", spread=0.1),
+    drifted(
+        "both sides three times slower", "BF16 itself changed: -66.7% tokens/s, from 81,920 to 27,307", **_both(3, 3)
     ),
-    _fault(
-        "more memory", "made up", lambda: made(recipe_memory=20 * 2**30), "more memory: 1.000 of BF16's, golden 0.900"
-    ),
-    _fault("a host that sleeps in some steps", "TE 761", lambda: made(spread=0.1), "crosses", "inconclusive"),
-    _fault(
-        "both sides three times slower",
-        "made up",
-        _both(3, 3),
-        "BF16 itself changed: -66.7% tokens/s, from 81,920 to 27,307",
-        "drift",
-    ),
-    _fault(
-        "BF16 30% slower, the recipe as before", "made up", _both(1.3), "BF16 itself changed: -23.1% tokens/s", "drift"
-    ),
-    _fault(
-        "BF16 30% faster, the recipe as before",
-        "made up",
-        _both(1 / 1.3),
-        "BF16 itself changed: +30.0% tokens/s",
-        "drift",
-    ),
+    drifted("BF16 30% slower, the recipe as before", "BF16 itself changed: -23.1% tokens/s", **_both(1.3)),
+    drifted("BF16 30% faster, the recipe as before", "BF16 itself changed: +30.0% tokens/s", **_both(1 / 1.3)),
     _fault(
         "a host that sleeps in some steps of BF16",
-        "made up",
-        _sleeping,
         "the interval of BF16's tokens/s crosses",
-        "inconclusive",
+        status="inconclusive",
+        **_both(1, 1, SLEEPS),
     ),
-    _fault("a step that skips work", "made up", lambda: made(1.2 * 12), "faster than the golden by more than 3 bands"),
-    _fault("a step that skips a fifth of its work", "made up", lambda: made(1.2 / 0.8), "such a gain is a fault"),
-    _fault(
-        "memory of a step that skips work",
-        "made up",
-        lambda: made(recipe_memory=9 * 2**30),
-        "less memory than the golden",
+    _fault("a step that skips work", "faster than the golden by more than 3 bands", ratio=1.2 * 12),
+    _fault("a step that skips a fifth of its work", "such a gain is a fault", ratio=1.2 / 0.8),
+    _fault("memory of a step that skips work", "less memory than the golden", recipe_memory=9 * 2**30),
+    wrong("memory that was not measured", "bf16_memory is 0", bf16_memory=0),
+    wrong("times that are zero", "block 0 of recipe_seconds is 0", recipe_seconds=[0.0] * 11),
+    wrong("a time below zero", "block 10 of bf16_seconds", bf16_seconds=[0.4] * 10 + [-0.4]),
+    wrong("times that are no numbers", "is nan s", recipe_seconds=[math.nan] * 11),
+    wrong("times without their pair", "10 times of BF16 and 11", bf16_seconds=[0.4] * 10),
+    wrong("times of three pairs", "3 pairs; 6 are needed", pairs=3),
+    stale("another mode than the golden's", "the golden's step had mode compiled, this one's eager", mode=Mode.EAGER),
+    stale("another batch than the golden's", "had tokens", tokens=8192),
+    stale("other work counted as FLOPs", "had flops_per_token", flops_per_token=1.0),
+    unclear("too few pairs of times", "7 pairs; 8 are needed", pairs=7),
+    unclear("a GPU that nobody watched", "was not watched", watch=None),
+    unclear(
+        "a GPU that other work shares", f"40% busy before the first block: {OTHERS}", watch=calm_but(busy_before=40)
     ),
-    _fault(
-        "memory that was not measured", "made up", lambda: made(bf16_memory=0), "bf16_memory is 0", "error", Kind.GATE
+    unclear(
+        "a GPU that is shared at the end", f"40% busy after the last block: {OTHERS}", watch=calm_but(busy_after=40)
     ),
-    _fault(
-        "times that are zero",
-        "made up",
-        lambda: made(recipe_seconds=[0.0] * 11),
-        "block 0 of recipe_seconds is 0",
-        "error",
-        Kind.GATE,
-    ),
-    _fault(
-        "a time below zero",
-        "made up",
-        lambda: made(bf16_seconds=[0.4] * 10 + [-0.4]),
-        "block 10 of bf16_seconds",
-        "error",
-        Kind.GATE,
-    ),
-    _fault(
-        "times that are no numbers",
-        "made up",
-        lambda: made(recipe_seconds=[math.nan] * 11),
-        "is nan s",
-        "error",
-        Kind.GATE,
-    ),
-    _fault(
-        "times without their pair",
-        "made up",
-        lambda: made(bf16_seconds=[0.4] * 10),
-        "10 times of BF16 and 11",
-        "error",
-        Kind.GATE,
-    ),
-    _fault("times of three pairs", "made up", lambda: made(pairs=3), "3 pairs; 6 are needed", "error", Kind.GATE),
-    _fault(
-        "another mode than the golden's",
-        "made up",
-        lambda: made(mode=Mode.EAGER),
-        "the golden's step had mode compiled, this one's eager",
-        "stale",
-        Kind.GATE,
-    ),
-    _fault("another batch than the golden's", "made up", lambda: made(tokens=8192), "had tokens", "stale", Kind.GATE),
-    _fault(
-        "other work counted as FLOPs",
-        "made up",
-        lambda: made(flops_per_token=1.0),
-        "had flops_per_token",
-        "stale",
-        Kind.GATE,
-    ),
-    _fault(
-        "too few pairs of times", "made up", lambda: made(pairs=7), "7 pairs; 8 are needed", "inconclusive", Kind.GATE
-    ),
-    _fault(
-        "a GPU that nobody watched", "made up", lambda: made(watch=None), "was not watched", "inconclusive", Kind.GATE
-    ),
-    _fault(
-        "a GPU that other work shares",
-        "made up",
-        lambda: made(watch=calm_but(busy_before=40)),
-        "40% busy before the first block: something else runs",
-        "inconclusive",
-        Kind.GATE,
-    ),
-    _fault(
-        "a GPU that is shared at the end",
-        "made up",
-        lambda: made(watch=calm_but(busy_after=40)),
-        "40% busy after the last block: something else runs",
-        "inconclusive",
-        Kind.GATE,
-    ),
-    _fault(
-        "a GPU that throttles",
-        "made up",
-        lambda: made(watch=calm_but(throttled=["hardware thermal"])),
-        "throttled: hardware thermal",
-        "inconclusive",
-        Kind.GATE,
-    ),
+    unclear("a GPU that throttles", "throttled: hardware thermal", watch=calm_but(throttled=["hardware thermal"])),
     _fault(
         "a recipe without a throughput golden",
-        "made up",
-        lambda: made(cell=CELL.model_copy(update={"recipe": "te-block"})),
         "no throughput golden for te-block native",
-        "no-golden",
-        Kind.GATE,
+        status="no-golden",
+        kind=Kind.GATE,
+        cell=CELL.model_copy(update={"recipe": "te-block"}),
     ),
 )

@@ -23,6 +23,9 @@ from faults.plants import method
 Real = Callable[..., Any]
 
 
+kept = partial(Fault, Kind.STATE)
+
+
 def never_refresh(real: Real) -> Real:
     def weights(self: EmulatedLinear, w: Tensor) -> Any:
         if self.cached_weight[0] is None:
@@ -113,63 +116,47 @@ def state(recipe: str, place: str) -> tuple[Finding, ...]:
 
 
 FAULTS = (
-    Fault(
+    kept(
         "amax never recorded",
-        Kind.STATE,
-        "torchtitan 698",
         method(DelayedScale, "update", lambda f: lambda self, amax: None),
         (
             *state("te-delayed", "accumulated sqnr"),
             Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE),
         ),
+        "torchtitan 698",
     ),
-    Fault(
+    kept(
         "amax of gradients never recorded",
-        Kind.STATE,
-        "TE 1190, 1254",
         method(DelayedScale, "update", only_forward),
         (Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE, hidden=("fprop",)),),
+        "TE 1190, 1254",
     ),
-    Fault(
+    kept(
         "weight cache never refreshed",
-        Kind.STATE,
-        "TE 3051",
         method(EmulatedLinear, "weight_operands", never_refresh),
         state("te-current", "cached weight sqnr"),
+        "TE 3051",
     ),
-    Fault(
+    kept(
         "scale of a cached weight updated",
-        Kind.STATE,
-        "TE 1047",
         method(EmulatedLinear, "weight_operands", rescaled_cache),
         state("te-current", "cached weight sqnr"),
+        "TE 1047",
     ),
-    Fault(
+    kept(
         "recompute outside of the recipe's contexts",
-        Kind.STATE,
-        "TE 1190, 1254, 1723",
         lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", plain_checkpoint),
         state("te-delayed", "recompute difference"),
+        "TE 1190, 1254, 1723",
     ),
-    Fault(
-        "recompute in BF16",
-        Kind.STATE,
-        "TE 1568, 3284",
-        recomputed_in_bf16,
-        state("te-current", "recompute difference"),
+    kept("recompute in BF16", recomputed_in_bf16, state("te-current", "recompute difference"), "TE 1568, 3284"),
+    kept(
+        "recompute keeps scales by reference", kept_by_reference, state("te-delayed", "recompute difference"), "TE 1723"
     ),
-    Fault(
-        "recompute keeps scales by reference",
-        Kind.STATE,
-        "TE 1723",
-        kept_by_reference,
-        state("te-delayed", "recompute difference"),
-    ),
-    Fault(
+    kept(
         "transposed store wrong in some calls",
-        Kind.STATE,
-        "torchao 4652, triton 11111",
         plants.racing(0.25),
         state("te-block", "repeat difference"),
+        "torchao 4652, triton 11111",
     ),
 )
