@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
+<<<<<<< HEAD
 from fp8parity.records import files, sets
+=======
+from fp8parity.records import files
+>>>>>>> main
 from fp8parity.records.cell import Execution
-from fp8parity.training import provenance
 
 
 class Killed(BaseException):
@@ -52,6 +54,7 @@ def test_write_interrupted_leaves_the_old_file(tmp_path, monkeypatch, moment):
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
+<<<<<<< HEAD
 def test_write_keeps_a_link_and_changes_its_target(tmp_path):
     (tmp_path / "share").mkdir()
     (tmp_path / "latest.html").symlink_to(tmp_path / "share" / "a.html")
@@ -60,6 +63,8 @@ def test_write_keeps_a_link_and_changes_its_target(tmp_path):
     assert (tmp_path / "share" / "a.html").read_text() == "new"
 
 
+=======
+>>>>>>> main
 @pytest.mark.parametrize(("age", "stays"), [(10, True), (7200, False)])
 def test_leftovers_of_killed_writers_are_removed(tmp_path, age, stays):
     file, part, other = tmp_path / ".a.json.x1.fp8parity", tmp_path / ".set.x2.fp8parity", tmp_path / ".gitignore"
@@ -119,21 +124,6 @@ def test_folder_is_whole_or_absent(tmp_path):
     assert mode_of(place) == 0o755
 
 
-def test_merge_does_not_replace_a_zip_written_meanwhile(trajectory, tmp_path, monkeypatch):
-    """Planted: another merge ends after this one has looked for the file."""
-    out, sync = tmp_path / "out.zip", os.fsync
-
-    def later(handle: int) -> None:
-        sync(handle)
-        out.write_bytes(b"the other one")
-
-    monkeypatch.setattr(os, "fsync", later)
-    with pytest.raises(OSError, match=r"cannot write .*out.zip: File exists"):
-        sets.save([trajectory()], out)
-    assert out.read_bytes() == b"the other one"
-    assert [p.name for p in tmp_path.iterdir()] == ["out.zip"]
-
-
 def test_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path, monkeypatch):
     """Planted: the new table is written, and the process is killed before the sources are."""
     key = NumberKey("gemm", "m", "w", "tiny", "te-current", Execution.NATIVE)
@@ -149,38 +139,3 @@ def test_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path, monkeyp
         update(2.0, "new")
     [table] = measured_numbers.load(tmp_path).tables.values()
     assert [n.value for n in table.values()] == [2.0]
-
-
-@pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for command in ("init -q", "-c user.name=t -c user.email=t@t commit -q --allow-empty -m x"):
-        subprocess.run(["git", *command.split()], cwd=tmp_path, check=True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FP8PARITY_COMMIT", raising=False)
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    "left", [".tiny-topics.json.x.fp8parity", ".lock.fp8parity", ".holder-lock.fp8parity", ".m.x.fp8parity/a.json"]
-)
-def test_temporary_files_and_locks_leave_a_tree_clean(repository, left):
-    path = repository / "golden" / "loss" / left
-    path.parent.mkdir(parents=True)
-    path.write_text("")
-    assert provenance.commit.__wrapped__()[1] is False
-    (repository / "golden" / "loss" / "tiny-topics.json").write_text("")
-    assert provenance.commit.__wrapped__()[1] is True
-
-
-def test_named_commit_hides_no_changes_of_its_own_tree(repository, monkeypatch):
-    """A script that exports the commit of its clone says nothing of changes there; another commit is that of other code."""
-    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    for changed in (False, True):
-        for given, wanted in {
-            head: (head, changed),
-            "0123abc": ("0123abc", False),
-            "0123abc-dirty": ("0123abc", True),
-        }.items():
-            monkeypatch.setenv("FP8PARITY_COMMIT", given)
-            assert provenance.commit.__wrapped__() == wanted
-        (repository / "changed.py").write_text("")

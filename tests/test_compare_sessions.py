@@ -52,21 +52,6 @@ def test_a_recipe_stays_with_its_own_bf16_if_that_equals_another_sessions(runs, 
     assert merged(records, *sessions) == records
 
 
-def test_a_session_with_two_bf16_results_is_refused_also_if_one_is_anothers(runs):
-    new = runs("2.13.0")
-    with pytest.raises(ValueError, match="contradict each other: bf16-nano-native seed0 on EPYC"):
-        merged(bf16("a", new), bf16("b", new), bf16("b", runs("2.13.0", control=0.02)))
-
-
-def test_recipes_of_two_sessions_are_compared_with_their_own(runs):
-    """Session b is 2% off as a whole, so te-block did not move against its BF16."""
-    old = merged(of("o", runs()), of("o", runs(), "te-block"))
-    found = compared(
-        old, merged(of("a", runs("2.13.0")), of("b", runs("2.13.0", control=0.02, recipe=0.02), "te-block"))
-    )
-    assert (change(found).moved, change(found, "te-block").moved) == ("unchanged", "framework changed")
-
-
 @pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.parametrize(("control", "effect", "code"), [(0.02, "regression", 1), (-0.02, "gain", 0), (0.0, "none", 0)])
 def test_the_bf16_of_every_session_is_compared(runs, order, control, effect, code):

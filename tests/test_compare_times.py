@@ -127,26 +127,6 @@ def test_what_moved(new, moved, effect):
     assert training.old == "1.600x BF16 [1.596, 1.604]"
 
 
-def without_o(record: GemmTimes) -> GemmTimes:
-    return record.model_copy(update={"gemms": [g for g in record.gemms if g.linear != "o"]})
-
-
-def larger_down(record: GemmTimes) -> GemmTimes:
-    wider = [g.model_copy(update={"k": g.k * 2}) if g.linear == "down" else g for g in record.gemms]
-    return record.model_copy(update={"gemms": wider})
-
-
-@pytest.mark.parametrize(
-    ("other", "linear"), [(without_o, "o"), (larger_down, "down"), (lambda r: larger_down(without_o(r)), "down, o")]
-)
-def test_sums_of_other_linears_are_not_compared(other, linear):
-    """A layer without one of its linears, or with a larger one, is another layer."""
-    for pair in ((made(), other(made())), (other(made()), made())):
-        for found in sums_of(*pair):
-            assert (found.moved, found.effect) == ("cannot say", "unknown")
-            assert found.notes == [f"OLD and NEW timed other linears: {linear}"]
-
-
 @pytest.mark.parametrize("side", ["OLD", "NEW"])
 @pytest.mark.parametrize(
     ("left", "why"),

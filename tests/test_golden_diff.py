@@ -123,21 +123,6 @@ def test_loss_golden_gives_a_line_for_each_part(golden, trajectory):
     assert any(line.endswith(": - seed 1") for line in diff.diff(golden, "HEAD"))
 
 
-def test_timed_goldens_give_a_line_for_each_cell(golden):
-    pooling.store(golden, timings.made(1.2), timings.ROW)
-    pooling.store(golden, gemm_records.made(), gemm_records.ROW)
-    commit(golden)
-    pooling.store(golden, timings.made(1.26, cell=timings.CELL.model_copy(update={"recipe": "ao"})), timings.ROW)
-    pooling.store(golden, timings.made(1.26), timings.ROW)
-    pooling.store(golden, gemm_records.made(training=1.4), gemm_records.ROW)
-    new, changed, gemms = sorted(diff.diff(golden, "HEAD"))
-    name = "golden/throughput/nvidia-made-up"
-    assert new.startswith(f"{name}/base.json: + ao native: power_capped")
-    assert changed.startswith(f"{name}/base.json: te-current native: ratio 1.2 -> 1.26 (+0.06); low ")
-    assert gemms.startswith(f"{name}/gemms/codonfm-5b.json: te-current native: sums.training 1.6")
-    assert "gemms ratio 12 of 24 values, most at " in gemms
-
-
 def leaves(value: object, place: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
     """The places of all numbers and texts of a golden, of each long list the last alone."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None

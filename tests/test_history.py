@@ -14,7 +14,6 @@ from fp8parity.judging.history import Judged
 from fp8parity.judging.verdict import Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
-from fp8parity.report.blocks import Plot
 from sessions import stored
 from two_sides import TOML
 from verdicts import verdict
@@ -62,11 +61,6 @@ class TestStorage:
 
 
 class TestJudged:
-    def test_updates_compare_runs_of_one_device(self):
-        runs = [run(1, "pass"), run(2, "pass", device="H100", torch="2.9"), run(3, "pass", torch="2.13.0")]
-        assert judging.updates(judging.before(runs, runs[2]), runs[2]) == ["torch 2.11.0 -> 2.13.0"]
-        assert judging.updates(judging.before(runs, runs[1]), runs[1]) == []
-
     @pytest.mark.parametrize(
         ("times", "date"),
         [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")],
@@ -92,18 +86,6 @@ class TestJudged:
 
 
 class TestPage:
-    def test_a_figure_is_a_quantity_of_a_model_over_named_runs(self):
-        verdicts, _ = reports.session(
-            recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.02}, speeds=True
-        )
-        runs = [Judged(number=n, name=f"v{n}", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 2)]
-        drawn = [b for b in trend.document(runs).blocks if isinstance(b, Plot)]
-        assert [f.title for f in drawn] == ["Gap of tiny", "Gap of mini", "Speed-up of tiny", "Speed-up of mini"]
-        line = next(t for t in drawn[1].data if t["name"] == "te-current native")
-        assert line["x"] == ["0001_v1", "0002_v2"]
-        assert all(1.9 < y < 2.1 for y in line["y"])
-        assert line["marker"]["symbol"] == ["x", "x"] and line["marker"]["line"]["width"] == [3, 3]
-
     def test_the_folder_holds_all_of_it(self, tmp_path):
         verdicts, _ = reports.session(recipes=("te-current",))
         bad = "<img src=x onerror=alert(1)>"
@@ -178,7 +160,3 @@ class TestCommand:
         assert "0004_again.zip: " in capsys.readouterr().out
         assert self.command(three, "page", str(tmp_path / "public")) == 0
         assert (tmp_path / "public" / "index.html").read_text().count("</tr>") == 5
-
-    def test_without_a_run_it_says_how_to_keep_one(self, tmp_path, capsys):
-        assert self.command(tmp_path, "list") == 2
-        assert "holds no runs; keep one with fp8parity history add NAME" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.judging import numerics
-from fp8parity.judging.policy import MetricRow, Policy
+from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band, Rule, Trend
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.records.cell import Cell, Execution
@@ -120,9 +120,3 @@ def test_a_red_verdict_counts_and_holds_the_numbers_that_are_wrong(
 def test_a_number_may_rise_by_the_slack_of_its_trend(judged, last, failing):
     found = judged(policy(WIDE, trend=(TREND,)), 28.0, 28.5, last)
     assert (found.green, [f.text for f in found.failing]) == (not failing, failing)
-
-
-def test_the_lowest_shown_number_stands_in_tables(judged):
-    shown = MetricRow(name=("fprop sqnr",), better="higher", unit="dB", shown=True)
-    assert judged(policy(RULE, metric=(shown,)), 28.5, 28.2).numerics.snr == 28.2
-    assert judged(policy(RULE), 28.5).numerics.snr is None

@@ -17,7 +17,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
 from fp8parity.workload.presets import presets
 from fp8parity.workload.shapes import GATED_GEMMS, TIMED_BLOCKS
-from sessions import GOLDEN, measured_in, stored
+from sessions import GOLDEN, stored
 
 TODAY = datetime.date(2026, 3, 1)
 MATRIX = [
@@ -106,11 +106,6 @@ def test_entries_are_strict(tmp_path, text, verdicts, words):
     assert (words is None and not found) or (words is not None and len(found) == 1 and words in found[0])
 
 
-def test_a_command_without_a_matrix_does_not_ask_for_cells_and_checks(tmp_path):
-    text = ENTRY.replace("te-current", "te-curent").replace("loss parity", "los parity")
-    assert entries(tmp_path, text).problems([], None, None) == []
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -124,13 +119,6 @@ def test_a_command_without_a_matrix_does_not_ask_for_cells_and_checks(tmp_path):
 def test_malformed_entries_name_file_line_and_key(tmp_path, old, new, message):
     with pytest.raises(ValueError, match=re.escape(known_failures.FILE) + r".*" + message):
         entries(tmp_path, ENTRY.replace(old, new))
-
-
-def test_no_file_is_no_known_failure(tmp_path):
-    none = known_failures.load(tmp_path, TODAY)
-    assert none.entries == ()
-    assert none.mark(verdict()).status == "fail"
-    assert none.problems([verdict()], MATRIX, CHECKS) == []
 
 
 @pytest.mark.parametrize(
@@ -161,21 +149,6 @@ def judged(record: Measurements) -> Status:
 @pytest.mark.parametrize(("model", "check"), [("mini", "autotune"), ("small", "autotune"), ("mini", "modes")])
 def test_the_measured_failures_are_known(records, model, check):
     assert judged(records[f"ao-rowwise-gw-hp-{model}-native", check]) == "known"
-
-
-def test_the_race_at_small_is_known():
-    assert judged(measured_in("found/h100-x2-gate-mps", "ao-rowwise-gw-hp-small-native", "modes")) == "known"
-
-
-def test_attention_beside_other_processes_is_red_if_it_is_a_decibel_off():
-    """docs/findings.md. A result with another dq is inside the band."""
-    found = {
-        name: measured_in(name, "te-delayed-tiny-native", "attention")
-        for name in ("found/h100-x2-gate-mps", "h200-gate-fifth", "h100-gate-sixth")
-    }
-    assert [judged(record) for record in found.values()] == ["fail", "pass", "pass"]
-    dq = [next(m.value for m in record.values if m.where == "dq") for record in found.values()]
-    assert dq == pytest.approx([13.778, 19.531, 19.531], abs=0.001)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fp8parity.judging import numerics
 from fp8parity.judging.policy import known_failures
 from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurement, Measurements
 from paired import SEEDS, STEPS, Make, at, judged
-from sessions import verdict
 
 NAN = math.nan
 ENTRY = """
@@ -67,13 +64,6 @@ def test_every_failing_number_is_named_with_its_range(tmp_path, failing, status)
     assert entries(tmp_path, SQNR).mark(wrong(*failing)).status == status
 
 
-def test_nan_is_a_value_that_an_entry_can_name(tmp_path):
-    known = entries(tmp_path, 'number = [{ metric = "difference", where = "one block", low = nan, high = nan }]')
-    assert known.mark(wrong(("difference", "one block", NAN))).status == "known"
-    assert known.mark(wrong(("difference", "one block", 0.3))).status == "fail"
-    assert known.mark(wrong(("difference", "one block", math.inf))).status == "fail"
-
-
 @pytest.mark.parametrize(
     ("kernels", "status"),
     [(("triton_red_a",), "known"), (("triton_red_a", "triton_b"), "fail"), (("triton_b",), "fail"), ((), "fail")],
@@ -81,41 +71,6 @@ def test_nan_is_a_value_that_an_entry_can_name(tmp_path):
 def test_a_kernel_that_is_named_is_the_only_one_to_blame(tmp_path, kernels, status):
     assert entries(tmp_path, f'{SQNR}\nkernel = "triton_red_a"').mark(wrong(KNOWN, kernels=kernels)).status == status
     assert entries(tmp_path, SQNR).mark(wrong(KNOWN, kernels=kernels)).status == "known"
-
-
-def test_kernels_come_from_the_notes_of_the_check():
-    notes = [
-        "36 kernels, 16 of them in up to 6 configurations",
-        "triton_red_fused_x_8 in XBLOCK: 2, num_warps: 16: alone nan from eager; in others 0.0001",
-        "triton_red_fused_x_9 in XBLOCK: 1, num_warps: 16: alone nan from eager; in others 0.0001",
-        "triton_poi_y in XBLOCK: 2: alone 0.3 from eager; in others 0.0001",
-    ]
-    assert numerics.blamed(notes) == ["triton_red_fused_x", "triton_poi_y"]
-
-
-def test_a_failure_without_numbers_is_known_by_its_words_alone(tmp_path):
-    known = entries(tmp_path, 'says = "cuBLAS has no kernel"', status="error")
-    assert known.mark(wrong(status="error", headline="x: cuBLAS has no kernel for it")).status == "known"
-    assert known.mark(wrong(status="error", headline="out of memory")).status == "error"
-    assert entries(tmp_path, 'says = "h"').mark(wrong(KNOWN)).status == "fail"  # the words do not name its number
-
-
-ELSE = "https://example.org/issues/7 is about something else: known_failures.toml does not name"
-
-
-@pytest.mark.parametrize(
-    ("named", "given", "told"),
-    [
-        (SQNR, wrong(("dgrad sqnr", "uniform", 21.0), kernels=("triton_b",)), "dgrad sqnr @ uniform 21"),
-        (f'{SQNR}\nkernel = "triton_a"', wrong().model_copy(update={"detail": None}), "this headline"),
-        ('says = "cuBLAS"', wrong(headline="out of memory"), "this headline"),
-    ],
-    ids=["any kernel", "no detail", "other words"],
-)
-def test_of_an_entry_only_what_it_does_not_name_is_told(tmp_path, named, given, told):
-    """An entry without kernels lets any kernel be blamed. A verdict may have no numbers at all."""
-    found = entries(tmp_path, named).mark(given)
-    assert (found.status, found.lines) == ("fail", [("not known", f"{ELSE} {told}")])
 
 
 @pytest.mark.parametrize(
@@ -133,20 +88,6 @@ def test_of_an_entry_only_what_it_does_not_name_is_told(tmp_path, named, given, 
 def test_an_entry_that_names_nothing_is_malformed(tmp_path, named, message):
     with pytest.raises(ValueError, match=message):
         entries(tmp_path, named)
-
-
-def test_the_numbers_of_a_record_are_those_that_are_not_green(trajectory):
-    """One number below its limits, one that no row mentions, and one inside. Schema 1: the others of the check may be missing."""
-    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
-    rows = [("fprop sqnr", "gaussian", 24.0), ("dgrad sqnr", "gaussian", 24.5), ("fprop color", "gaussian", 1.0)]
-    values = [Measurement(metric=m, where=w, value=v) for m, w, v in rows]
-    found = verdict(
-        Measurements(
-            cell=cell, check="gemm", values=values, provenance=trajectory().provenance, session="s", partial=True
-        )
-    )
-    assert found.status == "fail"
-    assert [(f.metric, f.where, f.value) for f in found.failing] == [rows[0], rows[2]]
 
 
 class TestLossParity:

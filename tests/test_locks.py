@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -106,19 +105,6 @@ def test_gpu_is_shared_as_far_as_its_memory_goes(tmp_path, first, second, waits)
     assert other.holds.wait(30)
 
 
-def test_runs_that_fit_are_held_together_and_no_more(tmp_path):
-    """Planted: six runs of 13 GB on a GPU of 80 GB. As many processes as workers once ended in "CUDA out of memory"."""
-    six = [Holder(gpu(tmp_path, Use(13.0))) for _ in range(6)]
-    try:
-        assert wait_for(lambda: sum(h.holds.is_set() for h in six) == 5)
-        assert not wait_for(lambda: all(h.holds.is_set() for h in six), 0.3)
-        next(h for h in six if h.holds.is_set()).release()
-        assert wait_for(lambda: all(h.holds.is_set() for h in six))
-    finally:
-        for h in six:
-            h.release()
-
-
 @pytest.mark.parametrize("waiting", [ALONE, Use(76.0)], ids=["timed", "large"])
 def test_waiting_run_is_not_overtaken_by_small_runs(tmp_path, waiting):
     with holding(gpu(tmp_path, Use(20.0))) as one:
@@ -132,10 +118,3 @@ def test_waiting_run_is_not_overtaken_by_small_runs(tmp_path, waiting):
                 assert waiting is not ALONE or not later.holds.wait(0.1)
                 first.release()
                 assert later.holds.wait(30)
-
-
-def wait_for(true: Callable[[], bool], seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
-    while not true() and time.monotonic() < end:
-        time.sleep(0.01)
-    return true()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -110,27 +109,6 @@ def test_spike_above_the_margin_is_in_the_headline(size, named):
     gap = stairs((175, 0.0), (50, size), (175, 0.0))
     v = judge([run(noisy())], [run(near(gap), "fp8")], PairOptions())
     assert (v.status, "the gap rises by +" in v.headline) == ("pass", named)
-
-
-@pytest.mark.parametrize(
-    ("place", "ratio", "words"),
-    [
-        (150, 2.1, "with a spike"),
-        (150, 2.0, "without a spike"),
-        (140, 2.1, "with a spike"),
-        (None, 1.0, "and no gradient norm is logged there"),
-    ],
-)
-def test_jump_is_compared_with_the_gradient_norm(place, ratio, words):
-    """The window of the jump and the one before it count. The median ratio is 1.5."""
-    theirs = [3.0] * 300
-    if place is None:
-        theirs[140:160] = [math.nan] * 20
-    else:
-        theirs[152], theirs[place] = math.nan, 3.0 * ratio
-    bf16 = run([2.0] * 300, grad_norm=[2.0] * 300)
-    [found] = shape.describe_jumps(pairs((bf16, run([2.0] * 150 + [2.02] * 150, "fp8", grad_norm=theirs))))
-    assert found.text.startswith(f"{jump(0.01, 151)}, {words}")
 
 
 def dipped(where: int, length: int, depth: float = -0.02, grows: float = 0.0) -> np.ndarray:

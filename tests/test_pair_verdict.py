@@ -111,38 +111,6 @@ def test_nan_fails_in_real_runs_of_the_trainer():
     assert (sound.status, sound.formats) == ("pass", ["trainer_state.json"])
 
 
-def test_more_seeds_measure_their_own_spread(tmp_path):
-    seeds = range(4)
-    bf16 = [run(noisy(seed=s), f"b{s}") for s in seeds]
-    close, far = ([run(near(g * (s - 1.5), seed=s), f"f{s}") for s in seeds] for g in (0.0, 0.004))
-    v, one = judge(bf16, close, PairOptions()), judge(bf16[:1], close[:1], PairOptions())
-    assert (v.status, v.headline) == ("pass", "parity with BF16, on 4 pairs")
-    assert v.gap and one.gap and v.gap.high - v.gap.mean < 0.6 * (one.gap.high - one.gap.mean)
-    assert judge(bf16, far, PairOptions()).status == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    ("logged", "unchecked"),
-    [
-        ({}, ["learning rates (not logged)", "tokens a step (not logged)", "gradient norms (not logged)"]),
-        ({"grad_norm": [1.0] * STEPS}, ["learning rates (not logged)", "tokens a step (not logged)"]),
-        (
-            {"learning_rate": [1.0, math.nan] * 200, "batch": [8.0] * STEPS, "grad_norm": [1.0] * STEPS},
-            ["learning rates (not logged at the same points)"],
-        ),
-    ],
-)
-def test_metrics_that_were_not_compared_are_named(logged, unchecked):
-    """In one pair or in one of several."""
-    full = {name: [1.0] * STEPS for name in ("learning_rate", "batch", "grad_norm")}
-    other = {"learning_rate": [math.nan, 1.0] * 200} if "learning_rate" in logged else {}
-    first = run(noisy(), **logged), run(near(), "f", **{**logged, **other})
-    second = run(noisy(seed=1), "b1", **full), run(near(seed=1), "f1", **full)
-    for pairs in ([first], [first, second]):
-        v = judge([a for a, _ in pairs], [b for _, b in pairs], PairOptions())
-        assert [u for u in v.unchecked if "logged" in u] == unchecked
-
-
 A, B, C, D = run(noisy(), "a"), run(noisy(seed=1), "b"), run(near(), "c"), run(near(seed=1), "d")
 
 

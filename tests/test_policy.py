@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 import sessions
-from fp8parity.judging import numerics, policy
+from fp8parity.judging import policy
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.policy.rows import Band, MetricRow, Rule, Trend
+from fp8parity.judging.policy.rows import Band, Rule, Trend
 from fp8parity.judging.policy.selectors import Alike, Row, inherited
 from fp8parity.judging.references.limits import Limits, limits
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.schema import Measurement
 from narrowed import some
 
 WHY = "a made-up row"
@@ -98,22 +97,6 @@ class TestSelection:
         rows = [row(LossRow, recipe=names) for names in (("a",), ("a", "c"), ("d",), ())]
         assert [r.recipe for r in inherited(rows, alike)] == [("a", "b", "c"), ("a", "c", "b"), ("d",), ()]
 
-    def test_metric_has_its_row(self):
-        metric = MetricRow(name=("fprop sqnr", "dgrad sqnr"), better="higher", unit="dB")
-        rows = Policy(path=Path("p"), metric=(metric,))
-        assert rows.metric_row("dgrad sqnr") is metric and rows.metric_row("bias") is None
-        assert metric.shown is False
-
-    def test_rules_that_always_apply_require_their_metrics(self):
-        rules = (
-            rule(0, 1, metric=("a", "b"), always=True),
-            rule(0, 1, metric=("c",), always=True, recipe="te-current"),
-            rule(0, 1, metric=("d",)),
-            rule(0, 1, metric=("e",), always=True, check="other"),
-            rule(0, 1, metric=("f",), always=True, recipe="te-block"),
-        )
-        assert made(*rules).required(CELL, "gemm") == {"a", "b", "c"}
-
 
 class TestLimits:
     @pytest.mark.parametrize(
@@ -139,46 +122,6 @@ class TestLimits:
         range_ = some(found(made(rule(28, 29))))
         assert [range_.ratio(v) for v in (28, 28.5, 29, 30)] == [1, 0, 1, 3]
         assert not range_.allows(math.nan)
-
-    @pytest.mark.parametrize(
-        ("table", "execution", "missing"),
-        [
-            ("nvidia-h200", Execution.NATIVE, None),
-            ("nvidia-h200", Execution.FUSED, "NVIDIA H200"),
-            ("nvidia-h100", Execution.NATIVE, "NVIDIA H200"),
-            ("shared", Execution.NATIVE, "NVIDIA H200"),
-        ],
-    )
-    def test_number_of_a_gpu_counts_for_it_and_its_execution_alone(self, table, execution, missing):
-        cell = CELL.model_copy(update={"execution": execution})
-        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table=table), cell)).missing == missing
-
-
-class TestVerdict:
-    @pytest.fixture
-    def judged(self, trajectory):
-        def make(rows: Policy, *values: float) -> Verdict:
-            numbers = [Measurement(metric="fprop sqnr", where=f"place{i}", value=v) for i, v in enumerate(values)]
-            provenance = trajectory().provenance.model_copy(update={"device": "NVIDIA H100"})
-            record = Measurements(cell=CELL, check="gemm", values=numbers, provenance=provenance, session="s")
-            return numerics.judge(record, rows, MeasuredNumbers())
-
-        return make
-
-    def test_band_without_numbers_leaves_the_rule_and_says_so(self, judged):
-        rows = made(rule(28, 29), band(0.25))
-        verdict = judged(rows, 28.01)
-        assert verdict.status == "pass"
-        assert verdict.unmeasured == ["no numbers for gemm (fprop sqnr @ place0); rules only"]
-        assert judged(rows, 27.9).status == "fail"
-        assert "place2 and 2 more); rules only" in judged(rows, *[28.5] * 5).unmeasured[0]
-        of_gpu = judged(made(rule(28, 29), band(0.25, by="gpu")), 28.5)
-        assert of_gpu.unmeasured == ["no numbers of NVIDIA H100 for gemm (fprop sqnr @ place0); rules only"]
-
-    def test_number_that_nothing_judges_has_no_golden(self, judged):
-        assert judged(made(band(0.25)), 28.5, 5.0).status == "no-golden"
-        assert judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0).status == "no-golden"
-        assert judged(made(band(0.25)), 28.5, math.nan).status == "fail"
 
 
 SMALL, NEAR = 1e-9, 1e-6

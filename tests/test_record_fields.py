@@ -125,20 +125,6 @@ def test_record_names_its_content(record: AnyRecord, changes: dict[str, object],
     assert type(record).model_validate_json(changed.model_dump_json()) == changed
 
 
-@pytest.mark.parametrize(
-    ("mode", "compiled", "graphed", "without_graph", "without_compiler"),
-    [
-        (Mode.EAGER, False, False, Mode.EAGER, Mode.EAGER),
-        (Mode.COMPILED, True, False, Mode.COMPILED, Mode.EAGER),
-        (Mode.GRAPHED, False, True, Mode.EAGER, Mode.GRAPHED),
-        (Mode.COMPILED_GRAPHED, True, True, Mode.COMPILED, Mode.GRAPHED),
-    ],
-)
-def test_mode_without_graph_or_compiler(mode, compiled, graphed, without_graph, without_compiler):
-    assert (mode.compiled, mode.graphed) == (compiled, graphed)
-    assert (mode.without_graph, mode.without_compiler) == (without_graph, without_compiler)
-
-
 def test_names_of_cells():
     assert (CELL.id, CELL.title, CELL.label) == ("te-current-tiny-native",) * 2 + ("te-current native",)
     assert CELL.on("text:x").title == "te-current-tiny-native on text:x"
@@ -151,15 +137,6 @@ def test_shard_exists_and_cast_has_times_or_a_reason():
     assert str(Shard(index=3, count=3)) == "3 of 3"
     with pytest.raises(ValidationError, match="shard 4 of 3 does not exist"):
         Shard(index=4, count=3)
-
-
-def test_settings_are_variables_without_paths():
-    held = {"NVTE_X": "1", "A_DIR": "/a", "B_PATH": "/b", "TOKEN": "set, SHA-256 0123", "E": ""}
-    packages = {"torch": "2.13", "numpy": "2", "transformer-engine": "2.9", "torchao": "0.18"}
-    made = HERE.model_copy(update={"environment": held, "packages": packages, "device": "NVIDIA H200"})
-    assert made.settings == {"NVTE_X": "1", "TOKEN": "set, SHA-256 0123", "E": ""}
-    assert made.known_settings == {"NVTE_X": "1", "E": ""}
-    assert made.line() == "torch 2.13, transformer-engine 2.9, torchao 0.18, NVIDIA H200"
 
 
 @pytest.mark.parametrize(

@@ -160,15 +160,6 @@ def test_machine_keeps_each_kind_of_record_apart(trajectory):
     assert found.records == [run, planted, check, timed, split, gemms, profile]
 
 
-def test_first_session_of_a_seed_counts(trajectory):
-    first, second, other = trajectory(session="a"), trajectory(session="b"), trajectory(seed=1, session="b")
-    [machine] = machines([first, second, other])
-    assert machine.seeds(first.cell) == {0: first, 1: other}
-    assert machine.control(trajectory("te-current", session="b")) == second
-    assert machine.control(trajectory("te-current", session="c")) == first
-    assert machine.control(trajectory("te-current", seed=9)) is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [

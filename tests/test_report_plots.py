@@ -8,11 +8,9 @@ import re
 import pytest
 import reports
 from fp8parity.judging.verdict import Verdict
-from fp8parity.records.schema import Measurement
-from fp8parity.report.plots import BETTER, RED, WORSE, Trace
-from fp8parity.report.sections import snr
+from fp8parity.report.plots import BETTER, WORSE, Trace
 from fp8parity.report.sections.gaps import REACH
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.summary import Report
 from narrowed import some
 
 
@@ -97,16 +95,6 @@ class TestOverview:
         speeds = [reports.speed("mini", "te-current", 1.2), reports.speed("mini", "te-block", 0.9)]
         return Report([*verdicts, *speeds], {}, [], "m", given)
 
-    def test_a_dot_is_a_cell_at_its_speed_and_its_gap_in_margins(self, traded):
-        plot = reports.plots(traded)["overview"]
-        dots = {t["name"]: t for t in plot.data if t["x"] != [None]}
-        assert {name: t["x"] for name, t in dots.items()} == {"te-block native": [0.9], "te-current native": [1.2]}
-        row = next(r for r in traded.rows if (r.recipe, r.model) == ("te-current", "mini"))
-        assert dots["te-current native"]["y"] == [pytest.approx(row.mean / 0.005, rel=1e-3)]
-        assert dots["te-current native"]["marker"]["line"] == {"color": [RED], "width": [3]}
-        assert [(s["y0"], s["y1"]) for s in plot.layout["shapes"] if s["type"] == "rect"] == [(-1, 1)]
-        assert [t["name"] for t in plot.data if t["showlegend"]] == ["te-block native", "te-current native", "mini"]
-
     def test_cells_without_a_speed_are_counted_and_red_ones_named(self, traded):
         assert reports.plots(traded)["overview"].note == (
             "Not in this picture: 2 cells with a loss gap and no measured speed, all green."
@@ -139,43 +127,7 @@ class TestSpeed:
         assert plots["memory-0"].data[0]["marker"]["color"] == [WORSE, WORSE], "more memory is worse"
 
 
-NAMES = [
-    "0.attention.q_proj",
-    "0.mlp.up_proj",
-    "10.attention.q_proj",
-    "2.attention.q_proj",
-    "2.attention.o_proj",
-    "2.mlp.up_proj",
-]
-VALUES = [
-    Measurement(metric=f"{g} layer sqnr", where=w, value=i) for i, w in enumerate(NAMES) for g in ("fprop", "dgrad")
-]
-ALONE = [m for m in VALUES if m.metric.startswith("dgrad")]
-
-
-def heat(values: list[Measurement], *more: list[Measurement]):
-    """The heat map of made-up recipes with these values."""
-    recipes = ("bf16", "te-current")
-    records = [
-        reports.layers("tiny", r).model_copy(update={"values": v})
-        for r, v in zip(recipes, (values, *more), strict=False)
-    ]
-    return snr.heat_map("t", snr.LAYERS, records, Evidence())
-
-
 class TestHeatMaps:
-    def test_each_gemm_shows_columns_with_numbers_and_layers_in_order(self):
-        made = heat(VALUES, ALONE)
-        assert made.rows == [NAMES[i] for i in (0, 1, 3, 4, 5, 2)]
-        shown = {v.label: v.traces for v in snr.heat(made, 0, (0, 5)).views}
-        order = (0, 1, 3, 4, 5, 2)
-        assert (shown["fprop"]["x"], shown["fprop"]["z"]) == ([["bf16"]], [[[i] for i in order]])
-        assert (shown["dgrad"]["x"], shown["dgrad"]["z"]) == (
-            [["bf16", "te-current native"]],
-            [[[i, i] for i in order]],
-        )
-        assert [v.label for v in snr.heat(heat(ALONE), 0, (0, 5)).views] == ["dgrad"]
-
     def test_all_maps_share_one_scale_and_show_judged_ranges(self, faulty):
         maps = [p for name, p in reports.plots(faulty).items() if name.startswith("snr-")]
         assert len(maps) == 4 and len({(p.data[0]["zmin"], p.data[0]["zmax"]) for p in maps}) == 1

@@ -84,13 +84,6 @@ class TestGemms:
         )
         assert point.tflops[0] == pytest.approx(640, rel=0.01) and point.result.ratio == pytest.approx(1.9, rel=0.01)
 
-    def test_a_gemm_that_failed_and_records_of_another_tool_are_left_out(self):
-        lost = {"failed": "out of memory", "bf16_seconds": [], "recipe_seconds": []}
-        record = gemm_records.changed(gemm_records.made(), "qkv fprop kernel", **lost)
-        rows = shown(record)["GEMMs"]
-        assert len(rows) == len(record.gemms) - 1 and ["qkv fprop", "kernel"] not in [row[2:4] for row in rows]
-        assert shown(gemm_records.made(tool="te-benchmark"), gemm_records.main_grads(gemm_records.made())) == {}
-
     def test_the_json_report_has_the_sums_of_the_command(self, report):
         [found] = json.loads(RENDERERS[".json"](report))["throughput"]["gemm_sums"]
         [own] = json.loads(timings.GEMM_RENDERERS["json"]([gemm_records.made()]))

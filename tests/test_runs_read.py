@@ -19,7 +19,6 @@ from log_files import (
     tensorboard,
     titan,
 )
-from torch.utils.tensorboard import SummaryWriter
 
 DIGITS = {
     "HF, trainer_state.json of 4 decimals": 4,
@@ -73,26 +72,6 @@ def test_resumed_run_keeps_the_last_writer(tmp_path):
         assert run.loss == pytest.approx([*(x + 1 for x in whole.loss[:30]), *whole.loss[30:]], rel=1e-6)
 
 
-def test_resumed_writer_that_purges_is_counted(tmp_path):
-    """SummaryWriter(purge_step=31) tells readers to forget what came after. Then it could not be seen that steps were run twice."""
-    for first, purge in ((1, None), (31, 31)):
-        with SummaryWriter(str(tmp_path), purge_step=purge) as writer:
-            for step in range(first, 41):
-                writer.add_scalar("lm loss", 3.0 if purge is None else 2.5, step)
-    run = runs.read(tmp_path)
-    assert (run.replaced, run.loss[29:31]) == (10, [3.0, 2.5])
-
-
-def test_resumed_monitor_has_a_second_header(tmp_path):
-    """Its monitor keeps the names of the files that have a header in memory, so each start of it writes one."""
-    path, again = (WRITERS["DeepSpeed, CSV"](tmp_path / name, curve(steps=60)) for name in ("whole", "again"))
-    for name in ("Train_Samples_train_loss.csv", "Train_Samples_lr.csv"):
-        header, *rows = (path / "run" / name).read_text().splitlines()
-        (again / "run" / name).write_text("\n".join([header, *rows[:40], header, *rows[30:]]) + "\n")
-    whole, resumed = runs.read(path), runs.read(again)
-    assert resumed == whole.model_copy(update={"source": str(again), "replaced": 10})
-
-
 @pytest.mark.parametrize(
     "format", ["Megatron, printed", "AutoModel, training.jsonl", "Megatron, TensorBoard", "torchtitan, printed"]
 )
@@ -141,16 +120,6 @@ def test_last_checkpoint_counts(tmp_path):
         history = [{"step": s, "loss": 2.0, "grad_norm": 1.0} for s in range(1, steps + 1)]
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
     assert len(runs.read(tmp_path).points) == 1000
-
-
-def test_goldens_of_megatron_and_torchtitan(tmp_path):
-    values = {str(s): 10.0 - s / 1000 for s in range(1, 51)}
-    (tmp_path / "golden.json").write_text(
-        json.dumps({"lm loss": {"start_step": 1, "end_step": 50, "step_interval": 1, "values": values}})
-    )
-    (tmp_path / "titan.txt").write_text("".join(f"{s} {v}\n" for s, v in values.items()))
-    for name in ("golden.json", "titan.txt"):
-        assert runs.read(tmp_path / name).loss == list(values.values())
 
 
 def test_own_name_of_the_loss_is_used(tmp_path):

@@ -88,16 +88,6 @@ def test_power_matches_simulation():
     assert abs(hits / 4000 - st.power(5, 0.2, 0.5, 0.1, 0.05)) < 0.025
 
 
-@pytest.mark.parametrize(("sd", "gap", "more"), [(0.2, 0.0, 0), (0.2, 0.0, 1), (0.2, 0.25, 0), (0.2, 0.25, 3)])
-def test_the_seeds_needed_are_the_fewest_of_that_power(sd, gap, more):
-    given = {"more": more} if more else {}
-    n = some(st.seeds_needed(sd, 0.5, gap, 0.05, **given))
-    df = {"more": more} if more else {}
-    assert st.power(n, sd, 0.5, gap, 0.05, **df) >= 0.9 > st.power(n - 1, sd, 0.5, gap, 0.05, **df)
-    assert st.seeds_needed(sd, 0.5, gap, 0.05, limit=n, **given) == n
-    assert st.seeds_needed(sd, 0.5, gap, 0.05, limit=n - 1, **given) is None
-
-
 def test_escalation_keeps_its_error_rates():
     """A true gap at the margin passes in at most alpha of the sessions, with all three looks; a true gap of 0 never fails."""
     rng = np.random.default_rng(1)

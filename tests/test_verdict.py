@@ -18,7 +18,7 @@ from fp8parity.judging.verdict import (
     changed,
 )
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, unmeasured, worst
+from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, worst
 from verdicts import verdict
 
 WRONG = Failing(metric="bias", where="K=512", value=math.inf)
@@ -122,17 +122,6 @@ def test_the_sentence_names_verdicts_and_problems(verdicts, problems, outcome, t
     assert sentence(verdicts, problems, outcome) == text
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        ("error", "could not be checked"), ("fail", "fails"), ("drift", "drifted"), ("stale", "does not match its golden"),
-        ("no-golden", "has no golden"), ("inconclusive", "is inconclusive"),
-    ],
-)  # fmt: skip
-def test_each_red_status_has_its_words(status, words):
-    assert sentence([of("a", "pass"), of("b", status)], []) == f"Refuse: b on tiny {words} {REASON}."
-
-
 def test_the_sentence_names_the_worst_cell_first():
     given = [
         of("f", "inconclusive"),
@@ -187,11 +176,3 @@ def test_an_accepted_session_notes_special_cells():
     alone = "1 of them judged in part by rules alone, because measured numbers are missing."
     assert sentence([of("a", "pass"), bare("b", "x")], []) == f"Accept: all 2 checks are green; {alone}"
     assert sentence([of("a", "improved")], []).endswith("by more than the margin: a on tiny.")
-
-
-def test_a_message_about_missing_numbers_counts_its_cells():
-    assert unmeasured([bare("a", "x"), bare("b", "x", "y"), bare("c", "y", "z")]) == [
-        "x (2 cells, first a-tiny-native)",
-        "y (2 cells, first b-tiny-native)",
-        "z (1 cell, first c-tiny-native)",
-    ]
