@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
-<<<<<<< HEAD
-from fp8parity.records import files, sets
-=======
 from fp8parity.records import files
->>>>>>> main
 from fp8parity.records.cell import Execution
 
 
@@ -54,17 +50,6 @@ def test_write_interrupted_leaves_the_old_file(tmp_path, monkeypatch, moment):
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
-<<<<<<< HEAD
-def test_write_keeps_a_link_and_changes_its_target(tmp_path):
-    (tmp_path / "share").mkdir()
-    (tmp_path / "latest.html").symlink_to(tmp_path / "share" / "a.html")
-    files.write(tmp_path / "latest.html", "new")
-    assert (tmp_path / "latest.html").is_symlink()
-    assert (tmp_path / "share" / "a.html").read_text() == "new"
-
-
-=======
->>>>>>> main
 @pytest.mark.parametrize(("age", "stays"), [(10, True), (7200, False)])
 def test_leftovers_of_killed_writers_are_removed(tmp_path, age, stays):
     file, part, other = tmp_path / ".a.json.x1.fp8parity", tmp_path / ".set.x2.fp8parity", tmp_path / ".gitignore"
