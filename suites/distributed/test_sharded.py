@@ -16,10 +16,7 @@ def test_sharded(ranked_cell, parity):
 
 
 def test_checkpoint(ranked_cell, parity):
-    """Load a checkpoint of DCP on as many ranks and on one.
-
-    No tensor changes by 0.01%, and the next step is the same.
-    """
+    """Load a checkpoint of DCP on as many ranks and on one: the next step is equal."""
     parity.numerics("sharded checkpoint", ranked_cell)
 
 

@@ -13,10 +13,7 @@ def test_codes(recipe_cell, parity):
 
 
 def test_gemm_sqnr(recipe_cell, parity):
-    """Check SQNR, worst row and column, and gain of the three GEMMs of one linear.
-
-    The operands are of seven families.
-    """
+    """Check SQNR, worst row and column, and gain of the three GEMMs of one linear."""
     parity.numerics("gemm", recipe_cell)
 
 
@@ -37,18 +34,12 @@ def test_canary(cell, parity):
 
 
 def test_gradients(cell, parity):
-    """Compare parameter gradients with FP32 at an initial and a trained state.
-
-    SQNR, small half, rows, bias and underflow.
-    """
+    """Compare parameter gradients with FP32 at an initial and a trained state."""
     parity.numerics("gradients", cell)
 
 
 def test_layers(cell, parity):
-    """Compare every linear's output and every gradient with FP32 at the trained state.
-
-    No layer was left in BF16.
-    """
+    """Compare every layer's output and gradient with FP32 at the trained state."""
     parity.numerics("layers", cell)
 
 
@@ -64,10 +55,7 @@ def test_state(cell, parity):
 
 
 def test_checkpoint(cell, parity):
-    """Compare the next step of a loaded run with that of the run that went on.
-
-    Weights, scales, masters and moments come back to the bit.
-    """
+    """Compare the next step of a loaded run with that of the run that went on."""
     parity.numerics("checkpoint", cell)
 
 
