@@ -16,6 +16,7 @@ import pytest
 import torch
 from fp8parity import cli
 from fp8parity.judging import references
+from fp8parity.records import manifest
 from narrowed import load_trajectory
 from processes import environment, started
 from projects import CONVERGENCE, commit, record_golden, start
@@ -24,13 +25,19 @@ pytestmark = pytest.mark.slow
 CODE = "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    made = projects.make(tmp_path)
+@pytest.fixture(scope="module")
+def with_golden(tmp_path_factory) -> Path:
+    made = projects.make(tmp_path_factory.mktemp("project"))
     record_golden(made)
     commit(made)
     shutil.rmtree(made / ".parity")
     return made
+
+
+@pytest.fixture
+def project(with_golden: Path, tmp_path: Path) -> Path:
+    shutil.copytree(with_golden, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return tmp_path
 
 
 def test_gate_from_golden_to_report(project, tmp_path_factory):
@@ -45,6 +52,9 @@ def test_gate_from_golden_to_report(project, tmp_path_factory):
     assert "Accept: all 3 checks are green" in (project / "out.md").read_text()
     rows = json.loads((project / "out.json").read_text())["rows"]
     assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "te-delayed"}
+
+    [made] = manifest.load([project / ".parity"])
+    assert made.workers == 2 and {s.worker for s in made.selected if s.outcome == "passed"} == {"gw0", "gw1"}
 
     # Two workers share a control: it was trained once.
     before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*-seed*.json")}
