@@ -12,37 +12,13 @@ import reports
 from fp8parity.cli.blocks import table
 from fp8parity.judging import speed
 from fp8parity.judging.module_filter import filtered, propose, speeds
-from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput, TimeSplit
-from fp8parity.records.times import Category, LinearTime, Split
-from fp8parity.report import RENDERERS, timings
+from fp8parity.report import RENDERERS
+from fp8parity.report import timings as shown
 from fp8parity.report.summary import Evidence, Report
-from test_block_command import SHAPE
-from timings import CELL, HERE
+from timings import KV, SAME, SHAPE, Q
 from timings import made as timed
-
-
-def linear(fqns: tuple[str, ...], n: int, bf16: float, own: float) -> LinearTime:
-    noise = [1 + 0.001 * i for i in range(-3, 4)]
-    return LinearTime(
-        fqns=fqns, k=4096, n=n, bf16_seconds=[bf16 * x for x in noise], recipe_seconds=[own * x for x in noise]
-    )
-
-
-Q = linear(("attention.q_proj", "attention.o_proj"), 4096, 2.0e-3, 1.5e-3)
-KV = linear(("attention.k_proj", "attention.v_proj"), 1024, 0.5e-3, 0.6e-3)
-SAME = linear(("mlp.down_proj",), 4096, 1.0e-3, 1.0e-3)
-
-
-def made(*linears: LinearTime, layers: int = 1) -> TimeSplit:
-    sides = [
-        Split(seconds=s, categories={Category.GEMM: 0.8 * s, Category.QUANTIZE: q * s, Category.IDLE: 0.2 * s - q * s})
-        for s, q in ((0.0125, 0.0), (0.0102, 0.1))
-    ]
-    return TimeSplit(
-        cell=CELL, mode=Mode.COMPILED, tokens=4096, bf16=sides[0], recipe=sides[1], linears=list(linears), layers=layers,
-        provenance=HERE, session="s",
-    )  # fmt: skip
+from timings import split as made
 
 
 def test_slow_linears_are_proposed_with_their_gain():
@@ -77,7 +53,7 @@ def test_the_table_says_shares_linears_and_filter():
 
 def test_the_csv_has_every_bit():
     block = made(KV).model_copy(update={"variant": "eager"})
-    rows = list(csv.DictReader(io.StringIO(timings.SPLIT_RENDERERS["csv"]([made(Q), block]))))
+    rows = list(csv.DictReader(io.StringIO(shown.SPLIT_RENDERERS["csv"]([made(Q), block]))))
     assert [r["category"] for r in rows] == ["gemm", "quantize", "idle"] * 2
     assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
     assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == (

@@ -13,10 +13,9 @@ from fp8parity.judging.policy import SpeedRow
 from fp8parity.judging.references import pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.schema import Throughput
-from fp8parity.records.times import BlockShape
 from fp8parity.workload.shapes import TIMED_BLOCKS
 from sessions import stored
-from timings import CELL, GPU, HERE, ROW, calm_but, made
+from timings import CELL, GPU, HERE, ROW, SHAPE, calm_but, made
 
 
 @pytest.fixture
@@ -99,7 +98,6 @@ def test_a_step_on_a_gpu_without_memory_is_an_error(golden, side):
     )
 
 
-SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
 BLOCK_CELL = CELL.model_copy(update={"model": "llama3-8b"})
 CAPPED = calm_but(sm_clocks=[1605] * 22, power_capped=0.9)
 
