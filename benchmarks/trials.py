@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from fp8parity.judging.calibration import REPLICA
-from fp8parity.judging.evaluate import evaluate, looks
+from fp8parity.judging.evaluate import evaluate, stages
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import loss as loss_goldens
@@ -125,7 +125,7 @@ def verdict(trial: Trial, stored: Goldens, rules: Policy) -> Verdict:
     cell = trial.runs[0].cell
     goldens = Goldens({(cell.model, cell.corpus): trial.golden}, numbers=stored.numbers)
     pairs = [*((r, *(c for c in trial.controls if c.seed == r.seed)) for r in trial.runs), *trial.reserve]
-    counts = looks(cell, goldens, rules)
+    counts = stages(cell, goldens, rules)
     if len(pairs) < counts[0]:  # fewer seeds than a gate takes: judged as with --seeds
         rules = rules.with_seeds(len(pairs))
     for count in sorted({min(n, len(pairs)) for n in counts}):

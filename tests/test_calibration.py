@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from fp8parity.cli import main
 from fp8parity.cli.calibrate import table
-from fp8parity.judging.calibration import calibrate, canary_ratios, choice
-from fp8parity.judging.policy import Policy
-from fp8parity.judging.policy.rows import Band
-from fp8parity.records.schema import Measurement, Measurements, Trajectory
+from fp8parity.judging.calibration import calibrate, choice
+from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from sessions import ROOT
 
@@ -74,7 +72,7 @@ def test_noise_and_signal(run: Make):
         "weights stale": "BF16",
     }
     assert found.accepted
-    assert found.learnt == pytest.approx((4.0 - np.mean(np.linspace(4.0, 3.0, STEPS)[-TAIL:])) / 0.6)
+    assert found.learned == pytest.approx((4.0 - np.mean(np.linspace(4.0, 3.0, STEPS)[-TAIL:])) / 0.6)
     assert f"{'outputs shifted':<28}  3     +5.0000 (0.0000)    500.0" in table(found)
 
 
@@ -112,14 +110,6 @@ def test_the_accepted_schedule_with_the_largest_signal_is_chosen(run: Make):
     assert choice(found[2:]) is None
 
 
-def test_a_run_that_stopped_is_infinitely_far_away(run: Make):
-    runs = standard(run, outputs_shifted=(0.05, 0))
-    stopped = [r.model_copy(update={"loss": r.loss[:60]}) if r.variant == "outputs shifted" else r for r in runs]
-    found = calibrate(stopped)
-    assert found.signal == math.inf
-    assert [line.sd for line in found.lines if line.name == "outputs shifted"] == [0.0], "it has no spread"
-
-
 def test_what_a_calibration_needs(run: Make):
     with pytest.raises(ValueError, match="replicas and recipes"):
         calibrate([run(seed=s) for s in SEEDS])
@@ -153,26 +143,6 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     assert "did you mean outputs shifted" in capsys.readouterr().err
     assert main(["calibrate", "--seeds", "1"]) == 2
     assert not (tmp_path / "none").exists()
-
-
-def test_the_canary_moves_in_units_of_its_bands(trajectory: Make):
-    """A canary without bands sees no fault. One whose number is missing without the fault is named."""
-    sound = Measurements(
-        cell=trajectory().cell, check="canary", values=[Measurement(metric="m", where="w", value=1.0)], provenance=trajectory().provenance,
-        session="s",
-    )  # fmt: skip
-    faulty = sound.model_copy(
-        update={"variant": "outputs shifted", "values": [Measurement(metric="m", where="w", value=9.0)]}
-    )
-    assert canary_ratios([sound, faulty], Policy(path=Path("policy.toml"))) == {"outputs shifted": 0.0}
-    banded = Policy(path=Path("policy.toml"), band=(Band(check=("canary",), band=0.5, why="a made-up row"),))
-    assert canary_ratios([sound, faulty], banded) == {"outputs shifted": 16.0}
-    elsewhere = faulty.model_copy(update={"values": [Measurement(metric="m", where="x", value=9.0)]})
-    with pytest.raises(
-        ValueError,
-        match="the canary with 'outputs shifted' holds m @ x, which the canary without a fault does not hold",
-    ):
-        canary_ratios([sound, elsewhere], Policy(path=Path("policy.toml")))
 
 
 Calibrate = Callable[..., tuple[int, str, str]]

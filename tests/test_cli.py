@@ -6,19 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from fp8parity import cli
 from fp8parity.cli import main
 from fp8parity.cli.common import Exit
-from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.stats import seeds_needed
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
-from fp8parity.records.storage import load_records, name_of, write_json
-from narrowed import some, trajectories
+from fp8parity.records.storage import name_of, write_json
+from narrowed import some
 from processes import FIXTURES, ROOT, started
 from sessions import GOLDEN
 
@@ -105,48 +103,12 @@ def test_machine_without_a_verdict_is_refused(trajectory, tmp_path, capsys, with
     assert "Refuse: nothing was checked." in out and out.count("Accept: ") == with_other
 
 
-def test_number_that_only_rules_judge_can_be_required(trajectory, tmp_path, capsys):
-    record = measured(trajectory, 55.0)
-    cell = record.cell.model_copy(update={"recipe": "bf16", "execution": Execution.NATIVE})
-    values = [replace(record.values[0], where="nowhere")]
-    record = record.model_copy(update={"cell": cell, "values": values})
-    write_json(tmp_path / name_of(record), record)
-    for more, code in (((), Exit.OK), (("--require-numbers",), Exit.RED)):
-        assert main(["judge", str(tmp_path), "--golden-dir", str(GOLDEN), *more]) == code
-        assert "no numbers for gemm (fprop sqnr @ nowhere)" in capsys.readouterr().out
-
-
 def test_judge_of_a_whole_run_names_unused_goldens(trajectory, tmp_path, capsys):
     record = measured(trajectory, 28.5)
     write_json(tmp_path / name_of(record), record)
     for more, count in (((), 0), (("--whole",), 1)):
         assert main(["judge", str(tmp_path), "--golden-dir", str(GOLDEN), *more]) == Exit.OK
         assert capsys.readouterr().out.count("not needed by any record: golden of 1b on topics") == count
-
-
-def band(check: str, metric: str) -> str:
-    return f'[[band]]\ncheck = "{check}"\nmetric = "{metric}"\nband = 0.01\nwhy = "a made-up row"\n'
-
-
-def test_bounds_of_first_steps_are_means_and_judge_them(trajectory, tmp_path, capsys):
-    """Of two seeds of BF16 and te-current with other first gradients."""
-    for s in (0, 1):
-        for recipe, gap, norm, w in (("bf16", 0.0, 2.0, 0.5), ("te-current", 1e-4 * (s + 1), 1.9 + 0.02 * s, 0.4)):
-            run = trajectory(recipe, s, gap, grad_norm=[norm] + [1.0] * 11, first_gradients={"w": w})
-            write_json(tmp_path / "set" / name_of(run), run)
-    rows = band("loss parity", "first gradient norm") + band("loss parity", "first gradient")
-    (tmp_path / "policy.toml").write_text(f'{rows}[[loss]]\nmargin = 0.005\nwhy = "a made-up row"\n')
-    arguments = [str(tmp_path / "set"), "--golden-dir", str(tmp_path)]
-    assert main(["bounds", *arguments, "--write"]) == Exit.OK
-    out = capsys.readouterr().out
-    assert "first gradient norm @ nano of te-current on nano, emulated: new, 0.955" in out
-    assert "first gradient @ nano of te-current on nano, emulated: new, 0.8" in out and "bf16" not in out
-    controls = [r for r in trajectories(load_records(tmp_path / "set")) if r.cell.is_control]
-    golden = from_runs(controls, [])
-    write_json(tmp_path / golden.path, golden)
-    main(["judge", *arguments, "--report", str(tmp_path / "r.json")])
-    verdicts = {v["cell"]["recipe"]: v for v in json.loads((tmp_path / "r.json").read_text())["verdicts"]}
-    assert "expected 0.9450 to 0.9650" in dict(verdicts["te-current"]["lines"])["first step"]
 
 
 def test_unreadable_input_is_one_line(tmp_path, capsys):

@@ -8,11 +8,7 @@ from functools import partial
 import pytest
 import two_sides
 from fp8parity.judging import stats
-from fp8parity.judging.compare.change import Shift
-from fp8parity.judging.compare.loss import meaning
-from fp8parity.judging.policy import LossRow
 from fp8parity.judging.policy.rows import Rule
-from fp8parity.judging.quantities import NORM, VALIDATION
 from fp8parity.records.schema import NonFinite, Trajectory
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared
@@ -64,15 +60,6 @@ def test_the_sentence_says_what_moved_and_by_how_much(runs):
 def test_the_sentence_says_that_nothing_moved(runs):
     quiet = compared(runs(), runs("2.13.0")).sentence
     assert quiet.startswith("No change beyond tolerance: 2 comparisons, 2 of them equal to the bit (torch")
-
-
-def test_runs_that_are_equal_to_the_bit_have_no_noise(runs):
-    """A measured spread of seeds widens the interval of runs that differ, and of no others."""
-    spread = LossRow(margin=0.005, seeds=(3,), why=WHY, sd=0.002, sd_df=4)
-    policy = POLICY.model_copy(update={"loss": (spread,)})
-    equal, moved = (change(compared(runs(), runs("2.13.0", noise=noise), policy)) for noise in (0.0, 0.1))
-    assert (equal.moved, some(equal.recipe).low, some(equal.recipe).high) == ("unchanged", 0, 0)
-    assert some(moved.recipe).low < -0.002 and some(moved.recipe).high > 0.002
 
 
 @pytest.mark.parametrize(
@@ -154,29 +141,6 @@ def test_a_change_of_two_gaps_has_the_spread_of_both(runs):
     assert found.recipe and (found.recipe.low, found.recipe.high) == pytest.approx((wide.low, wide.high), rel=1e-2)
 
 
-@pytest.mark.parametrize(("seeds", "moved"), [(2, "unchanged"), (1, "cannot say")])
-def test_an_interval_needs_two_seeds_in_common(runs, seeds, moved):
-    found = change(compared(runs(), runs("2.13.0", seeds=seeds)))
-    assert found.moved == moved
-    if seeds == 1:
-        assert (found.effect, found.old, found.new, found.margin) == ("unknown", "-", "-", "-")
-        assert found.notes == ["1 seeds in common; an interval needs 2"]
-
-
-def test_a_control_that_stopped_is_no_control(runs):
-    stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
-    new = [r.model_copy(update=stopped) if r.cell.is_control and r.seed == 1 else r for r in runs("2.13.0")]
-    found = compared(runs(), new)
-    assert change(found).notes == ["a seed has no complete BF16 control of the same machine and packages"]
-    bf16 = change(found, "bf16")
-    assert (bf16.moved, bf16.effect, bf16.old, bf16.new) == (
-        "framework changed",
-        "regression",
-        "0 of 3 non-finite",
-        "1 of 3 non-finite",
-    )
-
-
 @pytest.mark.parametrize(
     ("recipe", "bf16", "moved"),
     [(7, 7, "framework changed"), (8, 7, "framework changed"), (7, 8, "recipe changed"), (7, None, "recipe changed")],
@@ -216,18 +180,6 @@ def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, n
     assert found.sentence.startswith("Framework changed: bf16-nano-native loss ")
 
 
-def test_seeds_of_two_schedules_are_not_averaged(runs):
-    """Both sides left a seed of an older schedule in the folder. One length of the tail would be wrong for it."""
-    sides = [
-        [r.model_copy(update={"spec_hash": "older"}) if r.seed == 2 else r for r in side]
-        for side in (runs(), runs("2.13.0"))
-    ]
-    for recipe in ("bf16", "te-current"):
-        found = change(compared(sides[0], sides[1]), recipe)
-        assert (found.moved, found.effect) == ("cannot say", "unknown")
-        assert found.notes == ["seed 2: another spec hash than seed 0"]
-
-
 def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):
     """A recipe's row that allows BF16 less made "cannot say" of it, while BF16's own cell was told as noise. Its row allows 0.5%."""
     strict = POLICY.loss[0].model_copy(update={"recipe": ("te-current",), "bf16_margin": 0.0001})
@@ -239,26 +191,3 @@ def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):
         0,
         [("noise", "none")] * 2,
     )
-
-
-def shift(mean: float, size: str, effect: str) -> Shift:
-    return Shift(mean=mean, low=mean, high=mean, n=3, margin=0.01, size=size, effect=effect, text="")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "values", "size", "effect"),
-    [
-        ("validation loss", ("changed", "regression"), (0.02, 0.02), "changed", "regression"),
-        ("validation loss", ("unknown", "unknown"), (0.0, 0.02), "noise", "none"),
-        ("validation loss", ("noise", "none"), (-0.029, 0.031), "changed", "regression"),
-        ("validation loss", ("noise", "none"), (-0.031, 0.029), "changed", "gain"),
-        ("gradient norm", ("changed", "regression"), (0.02, 0.02), "changed", "unknown"),
-        ("gradient norm", ("changed", "gain"), (-0.02, -0.02), "changed", "unknown"),
-        ("gradient norm", ("noise", "none"), (-0.9, 0.9), "noise", "none"),
-    ],
-)
-def test_a_shift_has_the_meaning_of_its_quantity(name, given, values, size, effect):
-    sets = next(q.sets for q in (VALIDATION, NORM) if q.sets.name == name)
-    found, notes = meaning(sets, shift(0.0, *given), [0, 1], values)
-    assert (found.size, found.effect) == (size, effect)
-    assert bool(notes) == (given[0] == "noise" and size == "changed")

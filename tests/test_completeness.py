@@ -1,4 +1,5 @@
-"""Sets that are not whole or not of one make: ``judge`` names what is wrong, and no golden comes from them."""
+"""Sets that are not whole or not of one make: ``judge`` names what is wrong, no golden comes from them, and only
+another session with the same question makes up for what one lost."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.completeness import doubts, missing
+from fp8parity.judging.completeness import doubts, missing, refuse, unknown_selection
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records import manifest
-from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
+from fp8parity.records.manifest import Manifest, Outcome, Selected
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of, write_json
@@ -52,15 +53,7 @@ def runs(trajectory):
     ]
 
 
-def note(
-    trajectory,
-    records,
-    *more: Selected,
-    session: str = "s",
-    status: str = "ok",
-    shard: Shard | None = None,
-    **changes: object,
-) -> Manifest:
+def note(trajectory, records, *more: Selected, session: str = "s", **changes: object) -> Manifest:
     """The manifest of a session that made these records, one test for each cell."""
     cells: dict[str, list[str]] = {}
     for r in records:
@@ -70,8 +63,8 @@ def note(
         for c, names in cells.items()
     ]
     return Manifest(
-        session=session, options=[], started="a", ended="b", status=status, provenance=made_by(trajectory, **changes),
-        shard=shard, selected=[*made, *more],
+        session=session, options=[], started="a", ended="b", status="ok", provenance=made_by(trajectory, **changes),
+        selected=[*made, *more],
     )  # fmt: skip
 
 
@@ -96,10 +89,7 @@ def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, golden, tmp_
 @pytest.mark.parametrize("outcome", ["failed", "not run"])
 def test_a_selected_test_that_left_no_record_is_named(trajectory, runs, outcome: Outcome):
     lost = Selected(
-        cell="te-block-tiny-native",
-        test="test_gemm",
-        outcome=outcome,
-        checks=["gemm", "large"] if outcome == "failed" else [],
+        cell="te-block-tiny-native", test="test_gemm", outcome=outcome, checks=["gemm", "large"] * (outcome == "failed")
     )
     [line] = missing([note(trajectory, runs, lost)], runs)
     how = "gemm, large (no record holds it)" if outcome == "failed" else "test_gemm (it was not run)"
@@ -151,51 +141,12 @@ def test_a_later_session_makes_good_for_a_problem(trajectory, runs, changes, goo
     assert ("session s: required cell te-x was removed" in found) != good
 
 
-def test_a_test_that_crashed_after_its_records_is_lost_until_it_passes(trajectory, runs):
-    made = note(trajectory, runs)
-    crashed = [
-        s.model_copy(update={"outcome": "failed", "crashed": s.cell.startswith("te-current")}) for s in made.selected
-    ]
-    first = made.model_copy(update={"selected": crashed})
-    assert missing([first], runs) == [
-        "the manifest of session s selected te-current-nano-emulated loss parity (it crashed)"
-    ]
-    assert missing([first, note(trajectory, runs, session="t")], runs) == []
-
-
-def test_what_crashed_in_one_session_may_come_from_the_next(trajectory, runs):
-    crashed = Selected(cell="te-current-nano-emulated", test="test_loss", outcome="failed")
-    first = note(trajectory, runs[:3], crashed)
-    assert missing([first, note(trajectory, runs, session="t")], runs) == []
-    elsewhere = note(trajectory, runs, session="t", device="another device")
-    assert any(line.startswith("the manifest of session s") for line in missing([first, elsewhere], runs))
-
-
-def test_records_of_no_session_are_named(trajectory, runs, golden, tmp_path, capsys):
-    foreign = [trajectory("te-block", s, session="other") for s in range(3)]
-    folder = put(tmp_path / "set", [*runs, *foreign], note(trajectory, runs))
-    words = f"3 records are of no session in the manifests: {name_of(foreign[0])}"
-    judged(folder, golden)
-    out = capsys.readouterr().out
-    assert words in out
-    assert f"but {words}" not in out  # named, and no reason to refuse
-    judged(folder, golden, "--release")
-    assert capsys.readouterr().out.count(words) >= 1
-    assert doubts([note(trajectory, runs)], [*runs, *foreign])[0].startswith(words)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"commit": "def"}, "the records are of 2 commits: abc (5 records), def (1 records)"),
-        (
-            {"dirty": True},
-            "1 records are of a tree with uncommitted changes: te-current-nano-emulated-topics-seed2.json",
-        ),
-        (
-            {"commit": "unknown", "dirty": True},
-            "1 records are of an unknown commit, because no git repository was there, and FP8PARITY_COMMIT did not name it: te-",
-        ),
+        ({"dirty": True}, "1 records are of a tree with uncommitted changes: te-current-nano-emulated"),
+        ({"commit": "unknown", "dirty": True}, "1 records are of an unknown commit, because no git repository"),
     ],
 )
 def test_several_commits_and_an_unclean_tree_are_named_and_never_released(
@@ -223,13 +174,8 @@ def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, cap
         *runs[: len(runs) - 1 - lost],
         runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)}),
     ]
-    numbers = Measurements(
-        cell=runs[-1].cell,
-        check="gemm",
-        values=[Measurement(metric="m", where="w", value=1.0)],
-        provenance=made_by(trajectory),
-        session="s",
-    )
+    value, where = Measurement(metric="m", where="w", value=1.0), made_by(trajectory)
+    numbers = Measurements(cell=runs[-1].cell, check="gemm", values=[value], provenance=where, session="s")
     folder = put(tmp_path / "set", [*records, numbers], note(trajectory, runs))
     before = {p: p.read_bytes() for p in golden.rglob("[!.]*") if p.is_file()}
     assert main([*command, str(folder), "--golden-dir", str(golden)]) == 2
@@ -252,13 +198,82 @@ def test_a_record_under_the_name_of_another_is_refused(runs, golden, tmp_path, c
     )
 
 
-@pytest.mark.parametrize(("lost", "words"), [([0], "seed 0: no BF16 control"), ([1, 2], "seed 1, 2: no BF16 control")])
-def test_a_seed_without_its_control_makes_the_verdict_an_error(trajectory, golden, tmp_path, capsys, lost, words):
-    """Two of the three pairs would still give an interval, and a fault in the third would not be seen."""
-    seeds = range(4)
-    records = [trajectory(seed=s) for s in seeds if s not in lost] + [
-        trajectory("te-current", s, 1e-4 * (s + 1)) for s in seeds
-    ]
-    folder = put(tmp_path / "set", records)
-    assert judged(folder, golden) == 1
-    assert f"{words} of the same machine and packages on record" in capsys.readouterr().out
+OWN = ["--parity-corpus", "text:own.txt"]
+
+
+def killed(made: Manifest, *options: str) -> Manifest:
+    """Another session with the tests of ``made``, that was killed before the first."""
+    none = [Selected(cell=s.cell, test=s.test) for s in made.selected]
+    given = {
+        "session": "t",
+        "started": "b",
+        "status": "killed, or still running",
+        "options": [*options],
+        "selected": none,
+    }
+    return made.model_copy(update=given)
+
+
+def asked(made: Manifest, *options: str, **changes: object) -> Manifest:
+    return made.model_copy(update={"options": [*options], **changes})
+
+
+def test_a_session_killed_on_another_corpus_is_red(trajectory, runs, golden, tmp_path, capsys):
+    made = note(trajectory, runs)
+    assert judged(put(tmp_path / "same", runs, made, killed(made)), golden) == 0
+    capsys.readouterr()
+    assert judged(put(tmp_path / "other", runs, made, killed(made, *OWN)), golden) == 1
+    assert "session t selected te-current-nano-emulated test_loss (it was not run)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("whole", "lost", "good"),
+    [
+        ([], OWN, False),
+        (OWN, [], False),
+        (OWN, OWN, True),
+        (["--parity-seeds", "2"], [], False),
+        ([], ["--parity-mode", "compiled"], False),
+        ([], ["--parity-golden-update"], False),
+        ([], ["--parity-records", "elsewhere", "--parity-execution", "emulated", "-m", "cpu"], True),
+        (["--parity-resume", *OWN, "-k", "te"], ["--parity-recipe", "te-*", *OWN], True),
+    ],
+)
+def test_only_the_same_question_makes_up_for_a_test_that_was_not_run(trajectory, runs, whole, lost, good):
+    """Options that choose tests, folders or old runs ask nothing else of a test."""
+    made = note(trajectory, runs)
+    assert (missing([asked(made, *whole), killed(made, *lost)], runs) == []) == good
+
+
+@pytest.mark.parametrize(
+    "changes", [{"device": "another"}, {"driver": "590.10"}, {"cuda": "99.0"}, {"packages": {"torch": "9.9"}}], ids=str
+)
+def test_a_lost_record_is_not_that_of_another_machine(trajectory, changes):
+    """It has the same name there. Neither do the tests of that machine make up for one that was not run."""
+    [run] = [trajectory("te-block", 0)]
+    there = run.model_copy(update={"provenance": made_by(trajectory, **changes), "session": "t"})
+    here, elsewhere = note(trajectory, [run]), note(trajectory, [there], session="t", **changes)
+    assert missing([here, elsewhere], [run, there]) == []
+    for records, gone in (([there], "s"), ([run], "t")):
+        [line] = missing([here, elsewhere], records)
+        assert (
+            line == f"the manifest of session {gone} selected te-block-nano-emulated loss parity (no record holds it)"
+        )
+    unrun = here.model_copy(update={"selected": [Selected(cell=run.cell.id, test="test_loss")]})
+    assert len(missing([unrun, elsewhere], [there])) == 1
+    assert doubts([elsewhere], [there]) == []
+
+
+def test_several_commits_are_refused_unless_the_user_answers(trajectory, runs):
+    records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, commit="def")})]
+    with pytest.raises(ValueError, match=r"^set.zip: this set may not become a reference: .* add --several-commits$"):
+        refuse("set.zip", [], records)
+    refuse("set.zip", [], records, several_commits=True)
+
+
+def test_a_set_without_a_manifest_is_said_to_have_none(trajectory, runs):
+    """It also says if it holds no recipe. With a manifest, the session itself is red then."""
+    none = "this set has no manifest: what was selected is not known"
+    assert unknown_selection([], runs) == [none]
+    assert unknown_selection([], runs[:3]) == [f"{none}; only the BF16 control was checked and no recipe"]
+    assert unknown_selection([note(trajectory, runs)], runs[:3]) == []

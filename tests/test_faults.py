@@ -93,7 +93,7 @@ def test_the_schedule_of_micro_is_accepted():
     found = calibrate(calibration("micro"))
     assert found.accepted
     assert found.signal > 100
-    assert found.learnt is not None and 1.1 < found.learnt < 1.3
+    assert found.learned is not None and 1.1 < found.learned < 1.3
     assert {line.seen_by for line in found.lines if line.name in {f.name for f in FAULTS}} == {"tail", "band", "BF16"}
     assert min(line.control_ratio for line in found.lines if line.seen_by) > VISIBLE
 

@@ -104,7 +104,7 @@ def test_another_compiler_may_fuse_casts_as_it_sees_fit():
     ("kernels", "words"),
     [
         ([*FUSED, "triton_poi_fused_2"], "3 kernels next to the GEMM, golden 2: an extra cast"),
-        (FUSED[:1], "1 kernel next to the GEMM, golden 2: a cast is lost, or fused with another"),
+        (FUSED[:1], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
     ],
 )
 def test_same_compiler_fuses_casts_alike(kernels, words):

@@ -14,7 +14,6 @@ from fp8parity.judging.history import Judged
 from fp8parity.judging.verdict import Status
 from fp8parity.records import history, sets
 from fp8parity.report import trend
-from fp8parity.report.blocks import Plot
 from sessions import stored
 from two_sides import TOML
 from verdicts import verdict
@@ -62,11 +61,6 @@ class TestStorage:
 
 
 class TestJudged:
-    def test_updates_compare_runs_of_one_device(self):
-        runs = [run(1, "pass"), run(2, "pass", device="H100", torch="2.9"), run(3, "pass", torch="2.13.0")]
-        assert judging.updates(judging.before(runs, runs[2]), runs[2]) == ["torch 2.11.0 -> 2.13.0"]
-        assert judging.updates(judging.before(runs, runs[1]), runs[1]) == []
-
     @pytest.mark.parametrize(
         ("times", "date"),
         [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")],
@@ -92,18 +86,6 @@ class TestJudged:
 
 
 class TestPage:
-    def test_a_figure_is_a_quantity_of_a_model_over_named_runs(self):
-        verdicts, _ = reports.session(
-            recipes=("te-current",), models=("tiny", "mini"), gaps={("te-current", "mini"): 0.02}, speeds=True
-        )
-        runs = [Judged(number=n, name=f"v{n}", date="", device="H200", facts={}, verdicts=verdicts) for n in (1, 2)]
-        drawn = [b for b in trend.document(runs).blocks if isinstance(b, Plot)]
-        assert [f.title for f in drawn] == ["Gap of tiny", "Gap of mini", "Speed-up of tiny", "Speed-up of mini"]
-        line = next(t for t in drawn[1].data if t["name"] == "te-current native")
-        assert line["x"] == ["0001_v1", "0002_v2"]
-        assert all(1.9 < y < 2.1 for y in line["y"])
-        assert line["marker"]["symbol"] == ["x", "x"] and line["marker"]["line"]["width"] == [3, 3]
-
     def test_the_folder_holds_all_of_it(self, tmp_path):
         verdicts, _ = reports.session(recipes=("te-current",))
         bad = "<img src=x onerror=alert(1)>"
@@ -163,22 +145,9 @@ class TestCommand:
         assert self.command(three, "compare") == 2
         assert "no run before 0003_torch-2.13.0 is green; name one with --old" in capsys.readouterr().err
 
-    def test_compare_prefers_a_green_run_of_the_device(self, three, capsys, monkeypatch):
-        """Runs 1 to 3 are of an H200. Of another device it takes one only if there is no other."""
-        monkeypatch.setattr(Judged, "green", property(lambda self: True))
-        for name, device in (("other", "NVIDIA H100 80GB HBM3"), ("again", "NVIDIA H200")):
-            history.keep(three, name, records(device=device))
-            assert self.command(three, "compare") == 0
-        firsts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("OLD ")]
-        assert firsts == ["OLD 0003_torch-2.13.0, NEW 0004_other", "OLD 0003_torch-2.13.0, NEW 0005_again"]
-
     def test_add_and_page(self, three, tmp_path, capsys):
         source = three / history.FOLDER / "0001_torch-2.11.0.zip"
         assert self.command(three, "add", "again", str(source)) == 0
         assert "0004_again.zip: " in capsys.readouterr().out
         assert self.command(three, "page", str(tmp_path / "public")) == 0
         assert (tmp_path / "public" / "index.html").read_text().count("</tr>") == 5
-
-    def test_without_a_run_it_says_how_to_keep_one(self, tmp_path, capsys):
-        assert self.command(tmp_path, "list") == 2
-        assert "holds no runs; keep one with fp8parity history add NAME" in capsys.readouterr().err

@@ -58,7 +58,7 @@ def test_an_isolated_run_is_freed_before_the_reset(monkeypatch):
 
     held: list[weakref.ref[Held]] = []
 
-    @isolation.isolated
+    @isolation.isolated()
     def run() -> int:
         local = Held()
         held.append(weakref.ref(local))

@@ -135,15 +135,6 @@ def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **chang
         ((0.0001, 0.0002, 0.0001), (-0.0099, -0.0101, -0.0100), "drift"),
         ((0.0105, 0.0100, 0.0102), (-0.0099, -0.0101, -0.0100), "fail"),
     ],
-    ids=[
-        "pass",
-        "fail",
-        "improved",
-        "inconclusive",
-        "framework changed",
-        "BF16 moved away from the recipe",
-        "both changed apart",
-    ],
 )
 def test_status_of_gaps(trajectory, golden, gaps, controls, status):
     found = verdict(trajectory, golden, gaps, controls)

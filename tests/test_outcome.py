@@ -6,7 +6,7 @@ import pytest
 from fp8parity.gate import results as outcomes
 from fp8parity.gate.results import Phase, Results
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report.sentence import Outcome, Unable, sentence
+from fp8parity.report.sentence import Outcome, sentence
 from verdicts import verdict
 
 CELLS = {
@@ -132,32 +132,3 @@ def test_nothing_or_the_control_alone_is_a_problem(facts, words):
 )
 def test_required_cell_must_run(facts, words):
     assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
-
-
-def test_unable_tests_are_counted_by_reason():
-    found = outcome(ran("bf16"), skip("a", "no TE"), skip("b", "no TE"), [LARGE], asked="-m h100")
-    assert found.unable == [Unable(reason="no TE", recipes=["te-current", "te-block"], tests=2)]
-    says = "; -m h100 was asked for, and 2 tests of it cannot run here: te-current, te-block (2 tests, no TE)."
-    assert sentence([GREEN], [], found) == f"Accept: the only check is green{says}"
-
-
-def test_unable_excludes_other_executions():
-    found = outcome(
-        ran("bf16"), skip("a", "no TE"), skip("b", "-"), asked="--execution native", execution=Execution.NATIVE
-    )
-    assert [u.reason for u in found.unable] == ["no TE"]
-    assert outcome(ran("bf16"), skip("a", "no TE")).unable == []  # nothing was asked for
-
-
-@pytest.mark.parametrize(
-    ("when", "words"),
-    [
-        ("setup", "a fixture failed before the test: boom"),
-        ("call", "the test failed without a verdict: boom"),
-        ("teardown", "a fixture failed after the test: boom"),
-        ("???", "the process that ran the test died: boom"),
-    ],
-)
-def test_crash_names_its_phase(when, words):
-    found = Phase(node("a"), when, "a", failed=True, why="boom").crash(CELLS["a"])
-    assert (found.status, found.check, found.headline) == ("error", "test_gemm", words)

@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from faults.places import SPEC, Change, converted, quantized
-from fp8parity.checks.places import Watched
+from fp8parity.checks.places import matrices, sqnrs
+from fp8parity.checks.protocol import watching
 from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics.spec import BF16
 from fp8parity.recipes import RECIPES, Recipe, apply
@@ -225,8 +226,9 @@ class WithEmptyBias(nn.Linear):
 def test_bias_is_part_of_the_output(make):
     torch.manual_seed(0)
     linear = make()
-    watched = Watched(linear)
-    linear(torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
-    found = watched.sqnrs(linear.weight.grad)
+    seen: dict[str, torch.Tensor] = {}
+    with watching({"linear": linear}, lambda _, found: seen.update(matrices(found))):
+        linear(torch.randn(32, 64, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+    found = sqnrs(linear, seen, linear.weight.grad)
     assert set(found) == {"fprop", "dgrad", "wgrad"}
     assert all(db > 50 for db in found.values()), found

@@ -1,23 +1,23 @@
-"""policy.toml: which rows judge a number, what a row may hold, and how faults are named."""
+"""policy.toml: which rows judge a number, what a row may hold, named faults, and folders that add to the shipped."""
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sessions
-from fp8parity.judging import numerics, policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.policy.rows import Band, MetricRow, Rule, Trend
+from fp8parity.judging.policy.rows import Band, Rule, Trend
 from fp8parity.judging.policy.selectors import Alike, Row, inherited
 from fp8parity.judging.references.limits import Limits, limits
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurement, Measurements
+from fp8parity.records.schema import Measurement
 from narrowed import some
 
 WHY = "a made-up row"
@@ -98,22 +98,6 @@ class TestSelection:
         rows = [row(LossRow, recipe=names) for names in (("a",), ("a", "c"), ("d",), ())]
         assert [r.recipe for r in inherited(rows, alike)] == [("a", "b", "c"), ("a", "c", "b"), ("d",), ()]
 
-    def test_metric_has_its_row(self):
-        metric = MetricRow(name=("fprop sqnr", "dgrad sqnr"), better="higher", unit="dB")
-        rows = Policy(path=Path("p"), metric=(metric,))
-        assert rows.metric_row("dgrad sqnr") is metric and rows.metric_row("bias") is None
-        assert metric.shown is False
-
-    def test_rules_that_always_apply_require_their_metrics(self):
-        rules = (
-            rule(0, 1, metric=("a", "b"), always=True),
-            rule(0, 1, metric=("c",), always=True, recipe="te-current"),
-            rule(0, 1, metric=("d",)),
-            rule(0, 1, metric=("e",), always=True, check="other"),
-            rule(0, 1, metric=("f",), always=True, recipe="te-block"),
-        )
-        assert made(*rules).required(CELL, "gemm") == {"a", "b", "c"}
-
 
 class TestLimits:
     @pytest.mark.parametrize(
@@ -139,46 +123,6 @@ class TestLimits:
         range_ = some(found(made(rule(28, 29))))
         assert [range_.ratio(v) for v in (28, 28.5, 29, 30)] == [1, 0, 1, 3]
         assert not range_.allows(math.nan)
-
-    @pytest.mark.parametrize(
-        ("table", "execution", "missing"),
-        [
-            ("nvidia-h200", Execution.NATIVE, None),
-            ("nvidia-h200", Execution.FUSED, "NVIDIA H200"),
-            ("nvidia-h100", Execution.NATIVE, "NVIDIA H200"),
-            ("shared", Execution.NATIVE, "NVIDIA H200"),
-        ],
-    )
-    def test_number_of_a_gpu_counts_for_it_and_its_execution_alone(self, table, execution, missing):
-        cell = CELL.model_copy(update={"execution": execution})
-        assert some(found(made(band(0.25, by="gpu")), stored(28.5, table=table), cell)).missing == missing
-
-
-class TestVerdict:
-    @pytest.fixture
-    def judged(self, trajectory):
-        def make(rows: Policy, *values: float) -> Verdict:
-            numbers = [Measurement(metric="fprop sqnr", where=f"place{i}", value=v) for i, v in enumerate(values)]
-            provenance = trajectory().provenance.model_copy(update={"device": "NVIDIA H100"})
-            record = Measurements(cell=CELL, check="gemm", values=numbers, provenance=provenance, session="s")
-            return numerics.judge(record, rows, MeasuredNumbers())
-
-        return make
-
-    def test_band_without_numbers_leaves_the_rule_and_says_so(self, judged):
-        rows = made(rule(28, 29), band(0.25))
-        verdict = judged(rows, 28.01)
-        assert verdict.status == "pass"
-        assert verdict.unmeasured == ["no numbers for gemm (fprop sqnr @ place0); rules only"]
-        assert judged(rows, 27.9).status == "fail"
-        assert "place2 and 2 more); rules only" in judged(rows, *[28.5] * 5).unmeasured[0]
-        of_gpu = judged(made(rule(28, 29), band(0.25, by="gpu")), 28.5)
-        assert of_gpu.unmeasured == ["no numbers of NVIDIA H100 for gemm (fprop sqnr @ place0); rules only"]
-
-    def test_number_that_nothing_judges_has_no_golden(self, judged):
-        assert judged(made(band(0.25)), 28.5, 5.0).status == "no-golden"
-        assert judged(made(rule(28, 29, where="place0"), band(0.25)), 28.5, 5.0).status == "no-golden"
-        assert judged(made(band(0.25)), 28.5, math.nan).status == "fail"
 
 
 SMALL, NEAR = 1e-9, 1e-6
@@ -267,3 +211,66 @@ def test_committed_policy_is_small():
     """A person reads it: at most 120 rows."""
     tables = tomllib.loads((sessions.GOLDEN / policy.FILE).read_text())
     assert sum(len(rows) for rows in tables.values()) <= 120
+
+
+EXTENDS = '[[extends]]\ngoldens = "shipped"\n'
+OWN = '[[loss]]\nmodel = "mine"\nmargin = 0.02\nseeds = [2, 3]\nwhy = "a model of my own"\n'
+HEADER = "check,metric,where,model,recipe,execution,value,source\n"
+SOURCES = "source,records,device,packages,sha256\nabc,mine.zip,my GPU,torch 9,abcdef\n"
+
+
+def of_model(model: str) -> Cell:
+    return Cell(model=model, recipe="te-current", execution=Execution.NATIVE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / policy.FILE).write_text(EXTENDS + OWN)
+    return tmp_path
+
+
+def test_own_rows_follow_the_shipped_ones(folder):
+    mine, shipped = policy.load(folder, sessions.DAY), sessions.stored()[1]
+    assert mine.loss_row(of_model("mine")).margin == 0.02
+    assert mine.loss_row(of_model("tiny")) == shipped.loss_row(of_model("tiny"))
+    assert (mine.rule, mine.band) == (shipped.rule, shipped.band)
+    assert (
+        mine.known is not None and shipped.known is not None and str(mine.known.entries) == str(shipped.known.entries)
+    )
+    assert mine.claims == shipped.claims
+
+
+def test_an_own_file_replaces_the_shipped_one(folder):
+    (folder / "known_failures.toml").write_text("")
+    known = policy.load(folder, sessions.DAY).known
+    assert known is not None and known.entries == ()
+
+
+def test_an_own_number_wins_over_a_shipped_one(folder):
+    (folder / "numerics").mkdir()
+    (folder / "numerics" / "sources.csv").write_text(SOURCES)
+    (folder / "numerics" / "shared.csv").write_text(f"{HEADER}gemm,fprop sqnr,gaussian,tiny,te-current,native,20,abc\n")
+    key = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
+    found, shipped = references.load(folder).numbers, sessions.stored()[0].numbers
+
+    def value(numbers: MeasuredNumbers) -> float:
+        return numbers.tables["shared"][key].value
+
+    assert value(found) == 20
+    assert value(shipped) == pytest.approx(28.5, abs=0.6)
+    assert len(found.tables["shared"]) == len(shipped.tables["shared"])
+    assert found.inventories == shipped.inventories
+
+
+def test_without_the_line_a_folder_stands_alone(folder):
+    (folder / policy.FILE).write_text(OWN)
+    assert policy.load(folder, sessions.DAY).rule == () and references.load(folder).loss == {}
+    with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-tiny-native"):
+        policy.load(folder, sessions.DAY).loss_row(of_model("tiny"))
+
+
+def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):
+    path, adds = tmp_path / policy.FILE, '[[extends]] with goldens = "shipped"'
+    says = f"{path}: cannot be read: No such file or directory. To add to the shipped goldens, it needs {adds}"
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        policy.load(tmp_path, sessions.DAY)

@@ -12,7 +12,7 @@ from pathlib import Path
 import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
-from fp8parity.cli import predict, profile
+from fp8parity.cli import gemm, predict
 from fp8parity.prediction.basis import Basis, basis
 from fp8parity.prediction.calibration import held_out
 from fp8parity.prediction.residuals import Residual, Size, residuals
@@ -21,7 +21,7 @@ from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import gpu_slug
 from fp8parity.records.times import DeviceProfile
-from fp8parity.workload import hf_config, shapes
+from fp8parity.workload import shapes
 from processes import ROOT
 
 CONFIG = {
@@ -67,7 +67,7 @@ def test_a_config_is_predicted(config, measurements, capsys):
     [native] = [line for line in text.splitlines() if line.startswith("te-current") and " native " in line]
     ratio = float(native.split()[3].rstrip("x"))
     low, high = (float(x) for x in native.split("[")[1].split("]")[0].split(","))
-    work = shapes.Workload(hf_config.read(config), 4, 4096)
+    work = shapes.Workload(shapes.read_config(config), 4, 4096)
     true = gpu.step(work, "bf16") / gpu.step(work, "te-current") * 1.05
     assert low < ratio < high and ratio == pytest.approx(true, rel=0.05)
     assert "the spread of 3 measured cells of 3 other models" in text
@@ -149,7 +149,7 @@ def test_a_gpu_without_a_profile_is_measured_now(monkeypatch, capsys):
     new = gpu.profile("NVIDIA New")
     gemms = [gpu.gemm_times(shapes.get(name)).model_copy(update={"provenance": new.provenance}) for name in MODELS]
     monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
-    monkeypatch.setattr(profile, "measured", lambda folder: new)
+    monkeypatch.setattr(gemm, "profiled", lambda folder: new)
     monkeypatch.setattr(predict, "_records", lambda args: gemms)
     assert "on NVIDIA New" in out(capsys, "1b")
     monkeypatch.setattr(predict, "_records", lambda args: [])

@@ -1,17 +1,27 @@
-"""The HTML report without a browser: structure, links, tables, and text that tries to be markup."""
+"""The HTML report without a browser, and tables in a terminal: structure, width, colors, hostile text."""
 
 from __future__ import annotations
 
-import itertools
+import io
 import re
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
 import reports
+import two_sides
+from fp8parity import report as formats
+from fp8parity.judging import policy
+from fp8parity.judging.compare import compare
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.verdict import LossDetail
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report import RENDERERS
+from fp8parity.report import RENDERERS, comparison, escape, table, terminal
+from fp8parity.report.blocks import Inline, Table, Tone
 from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.terminal import Screen
+from sessions import DAY
+from two_sides import TOML
 from verdicts import verdict
 
 VOID = {"meta", "link", "input", "br"}
@@ -76,12 +86,6 @@ class TestPage:
         assert len(targets) > 15
         assert targets <= set(ids)
 
-    def test_headings_descend_without_a_gap(self, page):
-        levels = [int(tag[1]) for tag, _ in page.tags if re.fullmatch("h[1-6]", tag)]
-        assert levels[0] == 1
-        assert levels.count(1) == 1
-        assert all(b <= a + 1 for a, b in itertools.pairwise(levels))
-
     def test_status_is_never_color_alone(self, page):
         assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds
         for attrs in page.of("span"):
@@ -90,14 +94,6 @@ class TestPage:
         else:
             pytest.fail("no failing status on the page")
 
-    def test_a_section_without_content_is_left_out(self):
-        page = Page(RENDERERS[".html"](Report([verdict("pass")], None, [], "m")))
-        assert page.texts["h2"] == ["Recipes by models", "Cells and commands", "What did not run"]
-        assert [a["href"] for a in page.of("a") if a["href"] in ("#matrix", "#gaps", "#speed", "#losses", "#cells", "#not-run")] == [
-            "#matrix", "#cells", "#not-run",
-        ]  # fmt: skip
-        assert "records do not say what was skipped" in page.texts["main"][0]
-
     def test_green_cells_are_folded_and_red_ones_open(self, page, faulty):
         """Outside of <details> stand the messages and the cells that are red, and no other cell."""
         open_text = re.sub(r"(?s)<details>.*?</details>", "", RENDERERS[".html"](faulty))
@@ -105,23 +101,6 @@ class TestPage:
         assert sorted(cells) == ["te-current native, mini", "te-nvfp4 native, mini"]
         assert len(re.findall(r'<h3 id="cell-', RENDERERS[".html"](faulty))) == len(faulty.rows) == 8
         assert open_text.count("<pre") == len(faulty.failures) == 2
-
-    def test_of_many_messages_the_first_three_are_open(self):
-        many = [verdict("fail", check=f"check {i}") for i in range(5)]
-        text = RENDERERS[".html"](Report(many, {}, [], "m"))
-        assert text.count("<pre") == 5
-        assert re.sub(r"(?s)<details>.*?</details>", "", text).count("<pre") == 3
-        assert "2 more" in Page(text).texts["summary"]
-
-    def test_facts_come_before_sections(self, page, faulty):
-        facts = dict(list(zip(page.texts["dt"], page.texts["dd"], strict=True))[:7])
-        assert facts["machine"] == "h100 (sm_90)"
-        assert facts["judged"] == "22 checks of 8 cells: 4 recipes and executions, 2 models"
-        assert facts["device"] == "NVIDIA H200, sm_90; one GPU for each cell"
-        assert facts["versions"] == "torch 2.11.0, torchao 0.18.0"
-        assert facts["recorded"] == "not known: these records hold no time"
-        order = [tag for tag, attrs in page.tags if tag == "h2" or attrs.get("id") in ("verdict", "overview")]
-        assert order[:3] == ["p", "figure", "h2"]
 
 
 @pytest.fixture(scope="module")
@@ -152,3 +131,93 @@ class TestHostileText:
         outside_code = re.sub("(?m:^    .*$)|(?s:```.*?```)", "", RENDERERS[".md"](hostile))
         assert "<script>alert" not in outside_code
         assert "&lt;script>alert(1)" in outside_code  # without its "<" it opens nothing
+
+
+ESCAPE = re.compile(r"\x1b\[[\d;]*m")
+LONGEST = ("ao-rowwise-gw-hp", "te-current", "te-nvfp4")
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return reports.report(
+        recipes=LONGEST, models=("tiny", "small"), gaps={("te-current", "tiny"): 0.02, ("te-nvfp4", "small"): 0.00499}
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_of_a_gate_fits(report, width):
+    text = table(report, Screen(width, attached=True))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert lines[0].split()[:3] == ["verdict", "gap", "to"]
+    assert ("seeds" in lines[0]) == (width == 120)
+    rows = lines[1 : 1 + len(report.rows)]
+    assert [row.split()[0] for row in rows] == [r.status for r in report.rows]
+    assert all(r.gap in row and r.recipe in row for r, row in zip(report.rows, rows, strict=True))
+    assert " ".join(" ".join(lines[1 + len(rows) :]).split()) == report.sentence
+
+
+def test_a_large_table_shows_red_cells_first(report, monkeypatch):
+    red = [row for row in report.rows if row.status == "fail"]
+    monkeypatch.setattr(formats, "ROWS", len(red) + 1)
+    lines = table(report, Screen(120, attached=True)).splitlines()
+    assert [line.split()[0] for line in lines[1 : 2 + len(red)]].count("fail") == len(red) > 0
+    assert f"The table shows {len(red) + 1} of {len(report.rows)} cells, what is red first." in " ".join(lines)
+
+
+def test_colors_only_where_the_terminal_has_them(report):
+    colored, plain = (table(report, Screen(80, color=color, attached=True)) for color in (True, False))
+    assert "\x1b" not in plain
+    assert [line.rstrip() for line in ESCAPE.sub("", colored).splitlines()] == plain.splitlines()
+    for row, line in zip(report.rows, colored.splitlines()[1:], strict=False):
+        assert re.match(r"\x1b\[1;31m" if row.status == "fail" else r"\x1b\[\d+m", line), line
+
+
+def test_a_file_has_a_width_of_its_own_and_whole_sentences(report, monkeypatch):
+    for name in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    screen = Screen.of(io.StringIO())
+    assert screen == Screen(terminal.WIDTH, color=False, attached=False)
+    assert report.sentence in table(report, screen).splitlines()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    assert Screen.of(Terminal()) == Screen(80, color=True, attached=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert Screen.of(Terminal()) == Screen(80, color=False, attached=True)
+
+
+def test_text_of_a_record_stays_text_in_a_colored_table(report):
+    evil = "::error ::x\x1b[2J##[error]"
+    shown = Table("t", ("result", "cell"), [(Inline(evil, tone=Tone.BAD), evil)])
+    text = terminal.text(Screen(30, color=True, attached=True), shown)
+    assert not re.search(r"::|##\[", text)
+    assert "\x1b" not in ESCAPE.sub("", text)
+    assert escape.cell("a::b") == "a: :b"
+
+
+@pytest.fixture
+def compared(trajectory, tmp_path):
+    runs = partial(two_sides.runs, trajectory)
+    (tmp_path / "policy.toml").write_text(TOML)
+    rules = policy.load(tmp_path, DAY)
+    return lambda **new: compare(runs(), runs("2.13.0", **new), Goldens({}), rules)
+
+
+@pytest.mark.parametrize(
+    ("new", "first"), [({"recipe": 0.02}, "recipe worse"), ({"recipe": -0.02}, "recipe better"), ({}, "unchanged")]
+)
+@pytest.mark.parametrize("width", [80, 120, 190])
+def test_a_comparison_fits(compared, new, first, width):
+    found = compared(**new)
+    text = comparison.text(found, Screen(width, attached=True))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    [head] = [i for i, line in enumerate(lines) if line.startswith("result ")]
+    assert lines[head + 1].startswith(f"{first} ")
+    assert " ".join(" ".join(lines[:head]).split()) == found.sentence
+    assert ("OLD" in lines[head]) == (width == 190)

@@ -17,9 +17,7 @@ from log_files import (
     megatron,
     megatron_tensorboard,
     tensorboard,
-    titan,
 )
-from torch.utils.tensorboard import SummaryWriter
 
 DIGITS = {
     "HF, trainer_state.json of 4 decimals": 4,
@@ -49,17 +47,6 @@ def test_format_is_read_as_it_was_written(format, tmp_path):
     assert (run.not_finite, run.missing, run.replaced) == ([], 0, 0)
 
 
-def test_format_says_what_its_loss_averages(tmp_path):
-    kinds = {
-        name: runs.read(write(tmp_path / f"{i}", curve(steps=30))).averaging
-        for i, (name, write) in enumerate(WRITERS.items())
-    }
-    assert kinds["nanochat, printed"] == "moving average"
-    assert kinds["Megatron, printed"] == "mean since the last log"
-    assert kinds["Megatron, TensorBoard"] == "of one step"
-    assert kinds["CSV"] == "unknown"
-
-
 def test_resumed_run_keeps_the_last_writer(tmp_path):
     whole = curve(steps=60)
     first = Curve([x + 1 for x in whole.loss[:40]], whole.grad_norm[:40], whole.learning_rate[:40])
@@ -71,26 +58,6 @@ def test_resumed_run_keeps_the_last_writer(tmp_path):
         run = runs.read(write(path, again))
         assert run.replaced == 10
         assert run.loss == pytest.approx([*(x + 1 for x in whole.loss[:30]), *whole.loss[30:]], rel=1e-6)
-
-
-def test_resumed_writer_that_purges_is_counted(tmp_path):
-    """SummaryWriter(purge_step=31) tells readers to forget what came after. Then it could not be seen that steps were run twice."""
-    for first, purge in ((1, None), (31, 31)):
-        with SummaryWriter(str(tmp_path), purge_step=purge) as writer:
-            for step in range(first, 41):
-                writer.add_scalar("lm loss", 3.0 if purge is None else 2.5, step)
-    run = runs.read(tmp_path)
-    assert (run.replaced, run.loss[29:31]) == (10, [3.0, 2.5])
-
-
-def test_resumed_monitor_has_a_second_header(tmp_path):
-    """Its monitor keeps the names of the files that have a header in memory, so each start of it writes one."""
-    path, again = (WRITERS["DeepSpeed, CSV"](tmp_path / name, curve(steps=60)) for name in ("whole", "again"))
-    for name in ("Train_Samples_train_loss.csv", "Train_Samples_lr.csv"):
-        header, *rows = (path / "run" / name).read_text().splitlines()
-        (again / "run" / name).write_text("\n".join([header, *rows[:40], header, *rows[30:]]) + "\n")
-    whole, resumed = runs.read(path), runs.read(again)
-    assert resumed == whole.model_copy(update={"source": str(again), "replaced": 10})
 
 
 @pytest.mark.parametrize(
@@ -113,15 +80,6 @@ def test_skipped_step_is_no_nan(tmp_path):
     assert (run.skipped, run.not_finite, run.missing) == (1, [], 1)
 
 
-def test_validation_lines_of_torchtitan_are_no_steps(tmp_path):
-    made = curve(steps=30)
-    path = titan(tmp_path / "run", made)
-    path.write_text(
-        path.read_text() + "\x1b[33mvalidate step: 30  \x1b[32mloss:  9.9999  \x1b[33mmemory:  1.00GiB(1.25%)\n"
-    )
-    assert runs.read(path).loss[-1] == pytest.approx(made.loss[-1], abs=1e-5)
-
-
 def test_real_files_of_the_trainer_are_read():
     """The Trainer's filter hides one NaN in a mean of ten steps. If all are NaN, it writes a loss of 0."""
     every = runs.read(HF / "fp32")
@@ -132,25 +90,6 @@ def test_real_files_of_the_trainer_are_read():
     broken = runs.read(HF / "nan" / "trainer_state.json")
     assert broken.not_finite == list(range(60, 201, 10))
     assert broken.loss[:5] == tens.loss[:5]
-
-
-def test_last_checkpoint_counts(tmp_path):
-    for steps in (200, 1000):
-        folder = tmp_path / f"checkpoint-{steps}"
-        folder.mkdir()
-        history = [{"step": s, "loss": 2.0, "grad_norm": 1.0} for s in range(1, steps + 1)]
-        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    assert len(runs.read(tmp_path).points) == 1000
-
-
-def test_goldens_of_megatron_and_torchtitan(tmp_path):
-    values = {str(s): 10.0 - s / 1000 for s in range(1, 51)}
-    (tmp_path / "golden.json").write_text(
-        json.dumps({"lm loss": {"start_step": 1, "end_step": 50, "step_interval": 1, "values": values}})
-    )
-    (tmp_path / "titan.txt").write_text("".join(f"{s} {v}\n" for s, v in values.items()))
-    for name in ("golden.json", "titan.txt"):
-        assert runs.read(tmp_path / name).loss == list(values.values())
 
 
 def test_own_name_of_the_loss_is_used(tmp_path):

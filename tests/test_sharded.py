@@ -11,7 +11,7 @@ import sessions
 import torch
 from fp8parity import checks
 from fp8parity.checks.protocol import Result
-from fp8parity.distributed import launch, tensor_parallel, train
+from fp8parity.distributed import launch, train
 from fp8parity.distributed.sharding import ARMS, ShardedOptimizer, sharded
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
@@ -136,17 +136,17 @@ def spec(session, one_rank):
 
 def planted(monkeypatch, change):
     """``change(model)`` once the linears are split, so that the run on one rank stays sound."""
-    real = tensor_parallel.split
+    real = parity.split
 
     def split(model, spec):
         real(model, spec)
         change(model)
 
-    monkeypatch.setattr(tensor_parallel, "split", split)
+    monkeypatch.setattr(parity, "split", split)
 
 
 def test_one_rank_is_the_whole_model(spec):
-    found = {m.metric: m.value for m in tensor_parallel.measure(spec)[0]}
+    found = {m.metric: m.value for m in parity.measure_tensor_parallel(spec)[0]}
     assert (found["largest gap"], found["tail gap"], found["tensors that differ between ranks"]) == (0.0, 0.0, 0.0)
     assert found["first gradient norm"] == pytest.approx(1.0, abs=1e-5)
 
@@ -158,7 +158,7 @@ def test_loss_that_is_not_finite_names_its_rank(spec, monkeypatch):
 
     planted(monkeypatch, nan_later)
     with pytest.raises(ValueError, match=r"^the loss of step 2 is not finite on rank 0 \(nan\)$"):
-        tensor_parallel.measure(spec)
+        parity.measure_tensor_parallel(spec)
 
 
 def test_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
@@ -166,14 +166,14 @@ def test_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
     with pytest.raises(
         ValueError, match=r"^step 0 is not finite, and the loss of every rank is: gradient of lm_head.weight \(1 of "
     ):
-        tensor_parallel.measure(spec)
+        parity.measure_tensor_parallel(spec)
 
 
 def test_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch):
     real = MasterWeightOptimizer.gather
     monkeypatch.setattr(MasterWeightOptimizer, "gather", lambda self, factor: real(self, float("nan")))
     with pytest.raises(ValueError, match="^the run on one rank is not finite at step 0: gradient of "):
-        tensor_parallel.measure(spec)
+        parity.measure_tensor_parallel(spec)
 
 
 NAME = "amax_reduction_group"
@@ -183,7 +183,7 @@ def test_optimizer_writes_to_the_tensors_of_fsdp(session, one_rank):
     """What FSDP2's all-gather sets on a weight (Transformer Engine's group of its amax) must still be there when it is updated."""
     spec = session.spec(cell("bf16", "native", "nano"))
     schedule = session.preset("nano").schedule
-    optimizer = ShardedOptimizer(sharded(spec, spec.model, schedule, ARMS[0], 0), schedule)
+    optimizer = ShardedOptimizer(sharded(spec, schedule, ARMS[0], 0), schedule)
     gathered = [p._local_tensor for p in optimizer.params]
     for number, tensor in enumerate(gathered):
         setattr(tensor, NAME, number)

@@ -166,14 +166,14 @@ class Fake:
     """Steps with made-up reports: loss 5 - 0.1 n; NaN or infinity at step ``broken``, in the loss or in the gradient of parameter 2."""
 
     def __init__(self, parameters: int, broken: int | None, where: str) -> None:
-        self.parameters, self.broken, self.where = parameters, broken, where
+        self.parameters, self.non_finite, self.where = parameters, broken, where
         self.taken: list[int] = []
 
     def __call__(self, batches: list[steps.Batch], number: int) -> torch.Tensor:
         self.taken.append(number)
         report = torch.ones(2 + self.parameters)
         report[0] = 5 - 0.1 * number
-        if number == self.broken:
+        if number == self.non_finite:
             report[[0] if self.where == "loss" else [1, 4]] = math.nan if number % 2 else math.inf
         return report
 
@@ -193,7 +193,7 @@ def test_a_sound_run_has_every_step_in_order(nano):
     assert found.loss == pytest.approx([5 - 0.1 * i for i in range(12)])
     assert fake.taken == list(range(12))
     assert [step for step, _ in found.validation] == [5, 11]
-    assert found.broken is None and len(found.seconds) == 12
+    assert found.non_finite is None and len(found.seconds) == 12
 
 
 def test_the_source_is_asked_for_the_run_batches_only(nano):
@@ -217,7 +217,7 @@ def test_the_source_is_asked_for_the_run_batches_only(nano):
 def test_a_break_is_reported_at_its_step(nano, broken, where):
     """One more step has been launched by then, unless a validation came between (after steps 5 and 11)."""
     found, fake, optimizer = looped(nano, broken, where)
-    assert found.broken.step == broken
+    assert found.non_finite.step == broken
     assert len(found.loss) == len(found.grad_norm) == broken + 1
     assert all(map(math.isfinite, found.loss[:-1]))
     assert fake.taken == list(range(broken + 1 if broken in (5, 11) else broken + 2))
@@ -227,7 +227,7 @@ def test_a_break_is_reported_at_its_step(nano, broken, where):
         if where == "loss"
         else f"gradient of {optimizer.names[2]} (1 of {len(optimizer.names)} parameters)"
     )
-    assert found.broken.where == wanted
+    assert found.non_finite.where == wanted
 
 
 def test_a_report_is_copied_before_it_is_overwritten():

@@ -10,7 +10,7 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.times import Part
-from fp8parity.timing import blocks, split, steps
+from fp8parity.timing import blocks, kernels, steps
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
 from fp8parity.workload import shapes
@@ -98,19 +98,19 @@ def test_too_little_memory_says_what_would_fit(monkeypatch):
 
 
 def test_linears_of_equal_dimensions_are_timed_once(eager):
-    found = split.linears(SMALL, CURRENT, Execution.EMULATED, CPU)
+    found = blocks.linears(SMALL, CURRENT, Execution.EMULATED, CPU)
     assert {(t.fqns, t.k, t.n) for t in found} == {
         (("attention.q_proj", "attention.o_proj"), 64, 64), (("attention.k_proj", "attention.v_proj"), 64, 32),
         (("mlp.gate_proj", "mlp.up_proj"), 64, 128), (("mlp.down_proj",), 128, 64),
     }  # fmt: skip
     assert all(len(t.bf16_seconds) >= 6 for t in found)
-    assert split.linears(SMALL, CURRENT, Execution.FUSED, CPU) == []
+    assert blocks.linears(SMALL, CURRENT, Execution.FUSED, CPU) == []
 
 
 def test_a_cpu_has_no_split():
-    pair: steps.Comparison = blocks.comparison(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER)
+    pair: steps.TimedPair = blocks.comparison(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER)
     with pytest.raises(ValueError, match="a split lists the kernels of a GPU"):
-        split.measure(pair, "s", SMALL, CURRENT, Execution.EMULATED)
+        kernels.measure(pair, "s", SMALL, CURRENT, Execution.EMULATED)
 
 
 # Parts of a block in a stack
@@ -133,7 +133,7 @@ def ran(replays: int, slower: float = 1.0) -> list[Launch]:
 
 
 def test_each_kernel_counts_for_its_part_in_the_last_replays():
-    found = split.grouped(ran(2 + 2 * ROUNDS, slower=3.0), 2 + 2 * ROUNDS, 2)
+    found = kernels.grouped(ran(2 + 2 * ROUNDS, slower=3.0), 2 + 2 * ROUNDS, 2)
     assert found == {
         Part.BLOCK_PRODUCTS: [5.0] * (ROUNDS - 1) + [10.0],
         Part.BLOCK_ATTENTION: [3.0] * (ROUNDS - 1) + [6.0],
@@ -146,7 +146,7 @@ def test_missing_kernels_are_an_error(kept):
     """One kernel, as many as a replay has, all, and one of each replay are missing."""
     few = ran(ROUNDS)[kept]
     with pytest.raises(ValueError, match=rf"saw {len(few)} kernels in {ROUNDS} equal replays"):
-        split.grouped(few, ROUNDS, 1)
+        kernels.grouped(few, ROUNDS, 1)
 
 
 @pytest.mark.parametrize(("name", "part"), [(GEMM, "block-products"), (ATTENTION, "block-attention")])
@@ -154,4 +154,4 @@ def test_a_part_without_a_kernel_is_an_error(name, part):
     """A new version of a library may name its kernels otherwise. Six minutes of a profile would end with a time of 0."""
     unknown = [replace(launch, name="new") if launch.name == name else launch for launch in ran(ROUNDS)]
     with pytest.raises(ValueError, match=rf"no kernel of a block is known as {part} \(timing/kernels.py\)"):
-        split.grouped(unknown, ROUNDS, 1)
+        kernels.grouped(unknown, ROUNDS, 1)

@@ -15,15 +15,18 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.recipes import ConvertedModel, Recipe
 from fp8parity.records.cell import Execution, Mode
+from fp8parity.records.schema import Throughput
 from fp8parity.timing import steps
 from fp8parity.training import provenance
 from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer
 from fp8parity.workload import corpus
+from sessions import cell
 from timings import GPU, ROW
 from torch import nn
 from trajectories import NANO
 
 CPU = torch.device("cpu")
+FACTS = {"cell": cell("te-current"), "mode": Mode.EAGER, "optimizer": "torch's AdamW", "tokens": 64}
 
 
 class Machine:
@@ -43,10 +46,10 @@ class Machine:
         return SimpleNamespace(run=run, memory=1)
 
 
-def in_turns(machine: Machine) -> steps.Turns:
+def in_turns(machine: Machine) -> Throughput:
     """Time a recipe that takes 1 / 1.25 of BF16's time."""
     sides = [machine.side("bf16", 0.025), machine.side("recipe", 0.02)]
-    return steps.in_turns(steps.Comparison(lambda: sides[0], lambda: sides[1], CPU, 1.0, {}), 17)
+    return steps.timed(steps.TimedPair(lambda: sides[0], lambda: sides[1], CPU, 1.0, FACTS), "s")
 
 
 def test_turns_alternate_and_have_the_same_number_of_steps():
@@ -69,7 +72,7 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio():
 
 
 def test_a_step_that_is_not_finite_has_no_time():
-    side = steps.Side(lambda number: torch.tensor([1.0, math.nan]), CPU)
+    side = steps.TimedSide(lambda number: torch.tensor([1.0, math.nan]), CPU)
     with pytest.raises(ValueError, match="a timed step gave a value that is not finite"):
         side.run(2)
 

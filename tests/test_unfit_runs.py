@@ -102,23 +102,15 @@ def test_fewer_seeds_than_the_first_look_never_pass(count, headline, recipe):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "bf16", "status", "words"),
-    [
-        (
-            5,
-            5,
-            "drift",
-            "BF16, seed 1 has a non-finite loss or gradient norm at step 5; the framework changed, not the recipe",
-        ),
-        (5, 6, "fail", "seed 1 has a non-finite loss or gradient norm at step 5"),
-    ],
+    ("recipe", "bf16", "status", "name"),
+    [(5, 5, "drift", "BF16, seed 1"), (6, 5, "drift", "BF16, seed 1"), (5, 6, "fail", "seed 1")],
 )
-def test_who_is_not_finite_first_is_to_blame(recipe, bf16, status, words):
+def test_who_is_not_finite_first_is_to_blame(recipe, bf16, status, name):
     candidates, controls = (
-        made(name, grad_norm=ones(**{f"s{step}": NAN})) for name, step in (("te-current", recipe), ("bf16", bf16))
+        made(side, grad_norm=ones(**{f"s{step}": NAN})) for side, step in (("te-current", recipe), ("bf16", bf16))
     )
     found = loss.judge(candidates, controls, golden_of_eight(), RULES, MeasuredNumbers())
-    assert (found.status, found.headline) == (status, words)
+    assert found.status == status and found.headline.startswith(f"{name} has a non-finite loss")
 
 
 def test_a_recipe_that_stops_in_a_seed_of_its_own_is_to_blame():

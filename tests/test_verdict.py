@@ -15,10 +15,9 @@ from fp8parity.judging.verdict import (
     SpeedDetail,
     Status,
     Verdict,
-    changed,
 )
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, unmeasured, worst
+from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, worst
 from verdicts import verdict
 
 WRONG = Failing(metric="bias", where="K=512", value=math.inf)
@@ -55,16 +54,6 @@ def test_only_a_red_verdict_has_failing_numbers(status, red):
         assert Verdict.model_validate_json(verdict(status, detail=DETAILS[kind]).model_dump_json()).status == status
     assert verdict(status).failing == []
     assert verdict(status).green is not red
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "text"),
-    [("pass", "fail", "gemm: pass -> fail (after)"), ("fail", "pass", "gemm: fail -> pass (before)")],
-)
-def test_a_change_says_why_the_red_side_is_red(old, new, text):
-    before, after = verdict(old, headline="before"), verdict(new, headline="after")
-    alone, same = verdict("fail", check="other"), verdict("fail", check="same")
-    assert [c.text for c in changed([before, same], [after, alone, same])] == [f"te-current-tiny-native {text}"]
 
 
 REASON = "(gemm: 3 of 21 numbers are outside their bounds)"
@@ -122,17 +111,6 @@ def test_the_sentence_names_verdicts_and_problems(verdicts, problems, outcome, t
     assert sentence(verdicts, problems, outcome) == text
 
 
-@pytest.mark.parametrize(
-    ("status", "words"),
-    [
-        ("error", "could not be checked"), ("fail", "fails"), ("drift", "drifted"), ("stale", "does not match its golden"),
-        ("no-golden", "has no golden"), ("inconclusive", "is inconclusive"),
-    ],
-)  # fmt: skip
-def test_each_red_status_has_its_words(status, words):
-    assert sentence([of("a", "pass"), of("b", status)], []) == f"Refuse: b on tiny {words} {REASON}."
-
-
 def test_the_sentence_names_the_worst_cell_first():
     given = [
         of("f", "inconclusive"),
@@ -187,11 +165,3 @@ def test_an_accepted_session_notes_special_cells():
     alone = "1 of them judged in part by rules alone, because measured numbers are missing."
     assert sentence([of("a", "pass"), bare("b", "x")], []) == f"Accept: all 2 checks are green; {alone}"
     assert sentence([of("a", "improved")], []).endswith("by more than the margin: a on tiny.")
-
-
-def test_a_message_about_missing_numbers_counts_its_cells():
-    assert unmeasured([bare("a", "x"), bare("b", "x", "y"), bare("c", "y", "z")]) == [
-        "x (2 cells, first a-tiny-native)",
-        "y (2 cells, first b-tiny-native)",
-        "z (1 cell, first c-tiny-native)",
-    ]
