@@ -11,7 +11,7 @@ import sessions
 import torch
 from fp8parity import checks
 from fp8parity.checks.protocol import Result
-from fp8parity.distributed import launch, train
+from fp8parity.distributed import launch, parity, train
 from fp8parity.distributed.sharding import ARMS, ShardedOptimizer, sharded
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
