@@ -29,10 +29,7 @@ def bare(golden: Golden) -> Golden:
 
 def validated(run: Make, *factors: float) -> list[Trajectory]:
     """Runs of te-current whose validation is off by a factor."""
-    return [
-        run("te-current", s, 10, validation=[(159, 3.5 * f)])
-        for s, f in zip(SEEDS, factors, strict=True)
-    ]
+    return [run("te-current", s, 10, validation=[(159, 3.5 * f)]) for s, f in zip(SEEDS, factors, strict=True)]
 
 
 def test_runs_are_compared_with_the_mean_of_run_and_replicas(golden: Golden, run: Make):
@@ -88,6 +85,19 @@ def test_bf16_is_held_to_the_band_of_its_replicas(golden: Golden, run: Make):
     made = [run(seed=s, change=at(80, 88, 0.0015)) for s in SEEDS]
     found = judged(golden, made, made)
     assert (found.status, [f.metric for f in found.failing], some(found.loss).first_out) == ("drift", ["first out"], 80)
+
+
+@pytest.mark.parametrize(("at", "factor", "status"), [(80, 1.5, "fail"), (80, 1.004, "pass"), (159, 0.9, "fail")])
+def test_each_validation_is_judged(bare: Golden, run: Make, at: int, factor: float, status: str):
+    points = [(40, 5.0), (80, 4.0), (159, 3.5)]
+    seeds = [s.model_copy(update={"validation": points, "replicas": []}) for s in bare.seeds]
+    golden = bare.model_copy(update={"seeds": seeds})
+    controls = [run(seed=s, validation=points) for s in SEEDS]
+    off = [(step, loss * (factor if step == at else 1)) for step, loss in points]
+    runs = [run("te-current", s, 10, validation=off if s == 1 else points) for s in SEEDS]
+    found = judged(golden, runs, controls)
+    assert found.status == status, found.message()
+    assert ("validations" in dict(found.lines)) == (status == "fail")
 
 
 @pytest.mark.parametrize(("factor", "outside"), [(1.375, False), (1.3750001, True)])

@@ -170,7 +170,7 @@ def load(folder: Path, text: str) -> Policy:
     ("text", "message"),
     [
         ("[[loss]\n", "policy.toml: .*line 1"),
-        ("[[los]]\n", "policy.toml: unknown table 'los'; known: extends, alike, loss"),
+        ("[[los]]\n", "policy.toml: unknown table 'los'; known: extends, alike, equal, loss"),
         ("loss = [1]\n", r"'loss' is not a table of rows; write each row below a line \[\[loss\]\]"),
         (LOSS + "[[loss]]\nmargin = 0.005\n", r"policy.toml:4: \[\[loss\]\] key why: Field required"),
         (LOSS.replace("long enough", "9 letters"), r"policy.toml:1: \[\[loss\]\] key why: .* at least 10 characters"),

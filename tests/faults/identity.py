@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from fp8parity.records.schema import Module, Trajectory
+from fp8parity.records.schema import Module, Probed, Trajectory
 
 from faults.fault import Blame, Kind
 from faults.losses import Change, edit, fault
@@ -45,6 +45,13 @@ def _named(recipe: str) -> Callable[[Runs], Runs]:
         ] + [r for r in runs if r.cell.is_control]
 
     return plant
+
+
+def _copied(runs: Runs) -> Runs:
+    """The recipe's losses are those of ao-rowwise, which is in the set as well."""
+    others = {r.seed: r for r in calibration("micro") if r.cell.recipe == "ao-rowwise" and not r.variant}
+    own = [r if r.cell.is_control else r.model_copy(update={"loss": others[r.seed].loss}) for r in runs]
+    return [*own, *others.values()]
 
 
 def _one_seed(runs: Runs) -> Runs:
@@ -114,6 +121,17 @@ FAULTS = (
             ("unigram", None, False),
             ("bigram", None, False),
         )
+    ),
+    error(
+        "runs of another recipe of the set",
+        _copied,
+        "the losses of seed 0 equal those of ao-rowwise emulated to the bit",
+    ),
+    error("run without its early validations", edit(_now), "seed 0: the record lacks the validation of step 49"),
+    error(
+        "run without its last gradient check",
+        edit(lambda r: {"probes": [Probed(step=10, sqnr=25.0, worst=20.0, where="layers.0.mlp.up_proj.weight")]}),
+        "seed 0: the record lacks the last of its gradient checks",
     ),
     error("one seed three times", _one_seed, "seed 0 is there 3 times; a seed counts once"),
     *(

@@ -11,7 +11,7 @@ import numpy as np
 from fp8parity.records.schema import NonFinite, Probed, Trajectory
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
-from faults.runs import Edited, Runs
+from faults.runs import Edited, Runs, calibration
 
 Change = Callable[[Trajectory], dict[str, Any]]
 
@@ -55,9 +55,16 @@ def _other_batches(runs: Runs) -> Runs:
     ]
 
 
-def _same_as_bf16(runs: Runs) -> Runs:
-    control = {r.seed: r for r in runs if r.cell.is_control}
-    return [r.model_copy(update={"loss": control[r.seed].loss}) for r in runs]
+def _same_as_bf16(runs: Runs, factor: float = 1.0) -> Runs:
+    control = {r.seed: [x * factor for x in r.loss] for r in runs if r.cell.is_control}
+    return [r if r.cell.is_control else r.model_copy(update={"loss": control[r.seed]}) for r in runs]
+
+
+def _replica_of_bf16(runs: Runs) -> Runs:
+    """The recipe's runs are those of BF16 from weights that differ by one ulp."""
+    fields = ("loss", "grad_norm", "validation", "first_gradients")
+    replicas = {r.seed: {f: getattr(r, f) for f in fields} for r in calibration("micro") if r.variant == "replica1"}
+    return [r if r.cell.is_control else r.model_copy(update=replicas[r.seed]) for r in runs]
 
 
 def _probed(late: float, worst: float, early: float = 25.0) -> Change:
@@ -165,6 +172,12 @@ FAULTS = (
         "equal BF16's to the bit: nothing was quantized",
         source="torchtitan, NeMo AutoModel",
     ),
+    fault(
+        "losses are BF16's, one in ten million higher",
+        partial(_same_as_bf16, factor=1 + 1e-7),
+        "of its noise from BF16, and a sound run at least 0.1",
+    ),
+    fault("runs of a replica of BF16", _replica_of_bf16, "of its noise from BF16, and a sound run at least 0.1"),
     changed(
         "quantization lost after the first validation",
         edit(_probed(math.inf, math.inf)),
