@@ -111,8 +111,6 @@ def test_the_tables_are_written(runner, run, tmp_path):
     [
         (("block", "llama3-9b", "--recipe", "te-current"), "llama3-8b"),
         (("block", "llama3-8b", "--recipe", "te-curent"), "te-current"),
-        (("block", "llama3-8b", "--recipe", "te-current", "--sequence", "0"), "--sequence 0: give 1 or more"),
-        (("block", "llama3-8b", "--recipe", "te-current", "--micro-batch", "-1"), "--micro-batch -1: give 1 or more"),
         (("split", "missing.json", "--recipe", "te-current"), "missing.json"),
         (("block", "llama3-8b", "--recipe", "te-current"), "needs a GPU"),
         (("split", "llama3-8b", "--recipe", "te-current", "--execution", "emulated"), "this machine has none"),

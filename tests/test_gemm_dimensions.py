@@ -10,7 +10,7 @@ import pytest
 import torch
 from fp8parity.cli import main
 from fp8parity.recipes import registry
-from fp8parity.recipes.recipe import Dimension, Misfit, misfit
+from fp8parity.recipes.recipe import misfit
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload.shapes import GemmShape
@@ -28,16 +28,32 @@ BLOCKS_OF_32 = {r.name for r in RECIPES.values() if r.features == 32 and not r.b
     ("shape", "recipe", "found"),
     [
         (GemmShape("up", 64, 96, 32), "te-current", None),
-        (GemmShape("up", 72, 100, 33), "te-current", (Dimension.M, 72, 16)),
-        (GemmShape("up", 64, 100, 33), "te-current", (Dimension.N, 100, 16)),
-        (GemmShape("up", 64, 96, 40), "te-current", (Dimension.K, 40, 16)),
-        (GemmShape("up", 48, 96, 32), "te-mxfp8", (Dimension.M, 48, 32)),
+        (
+            GemmShape("up", 72, 100, 33),
+            "te-current",
+            "te-current: up has 72 tokens (M), and they are not divisible by 16; change --micro-batch or --sequence",
+        ),
+        (
+            GemmShape("up", 64, 100, 33),
+            "te-current",
+            "te-current: up has 100 output features (N), and they are not divisible by 16",
+        ),
+        (
+            GemmShape("up", 64, 96, 40),
+            "te-current",
+            "te-current: up has 40 input features (K), and they are not divisible by 16",
+        ),
+        (
+            GemmShape("up", 48, 96, 32),
+            "te-mxfp8",
+            "te-mxfp8: up has 48 tokens (M), and they are not divisible by 32; change --micro-batch or --sequence",
+        ),
         (GemmShape("up", 7, 7, 7), "bf16", None),
     ],
 )
 def test_first_unfit_dimension_is_found(shape, recipe, found):
-    near = GemmShape("near", 64, 64, 64)
-    assert misfit(RECIPES[recipe], [near, shape]) == (found and Misfit(recipe, "up", *found))
+    unfit = misfit(RECIPES[recipe], [GemmShape("near", 64, 64, 64), shape])
+    assert (unfit and unfit.remedy) == found
 
 
 @pytest.fixture

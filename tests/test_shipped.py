@@ -63,20 +63,6 @@ class TestWheel:
         assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
 
 
-def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
-    blocked = (
-        "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
-    )
-    (tmp_path / "sitecustomize.py").write_text(blocked)
-    site = Path(f"{tmp_path}:{installed}")
-    judged, gemms, blocks = (
-        str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")
-    )
-    for command in (["judge", judged], ["power"], ["gemm", "--from", gemms], ["split", "--from", blocks]):
-        done = python(site, tmp_path, "fp8parity", *command)
-        assert done.returncode == 0, done.stderr
-
-
 class TestFolders:
     def test_a_clone_ships_its_own(self):
         assert shipped.folder("golden") == ROOT / "golden" and shipped.folder("suites") == ROOT / "suites"
