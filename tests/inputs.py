@@ -28,68 +28,30 @@ from fp8parity.records.storage import checksum, name_of, write_json
 
 SEEDS = range(3)
 TIME = "2026-11-22T00:00:00+00:00"
-POLICY = """
-[[loss]]
-margin = 0.01
-seeds = [2, 3]
-window = 4
-why = "made up for bad input"
 
-[[golden]]
-least_seeds = 2
-why = "made up for bad input"
 
-[[speed]]
-band = 0.05
-memory_band = 0.05
-why = "made up for bad input"
+def toml(table: str, **row: object) -> str:
+    """Return a row of a table as TOML."""
+    lines = (f"{key} = {json.dumps(value)}\n" for key, value in row.items())
+    return f"[[{table}]]\n{''.join(lines)}\n"
 
-[[metric]]
-name = "sqnr"
-better = "higher"
-unit = "dB"
-shown = true
 
-[[rule]]
-check = "gemm"
-metric = "sqnr"
-low = 20.0
-high = 60.0
-why = "made up for bad input"
-
-[[trend]]
-check = "gemm"
-metric = "sqnr"
-slack = 2.0
-why = "made up for bad input"
-
-[[band]]
-check = "canary"
-metric = "sqnr"
-band = 1.0
-why = "made up for bad input"
-"""
-CLAIMS = """
-[[claim]]
-source = "made up"
-url = "https://example.org/1"
-recipe = "te-current"
-metric = "speed-up"
-model = "base"
-hardware = "H100"
-published = "1.2x"
-differs = "made up for bad input"
-"""
-KNOWN = """
-[[known]]
-recipe = "te-block"
-check = "gemm"
-status = "fail"
-says = "outside their bounds"
-link = "https://example.org/1"
-expires = 2999-01-01
-why = "made up for bad input"
-"""
+WHY = "made up for bad input"
+POLICY = (
+    toml("loss", margin=0.01, seeds=[2, 3], window=4, why=WHY)
+    + toml("golden", least_seeds=2, why=WHY)
+    + toml("speed", band=0.05, memory_band=0.05, why=WHY)
+    + toml("metric", name="sqnr", better="higher", unit="dB", shown=True)
+    + toml("rule", check="gemm", metric="sqnr", low=20.0, high=60.0, why=WHY)
+    + toml("trend", check="gemm", metric="sqnr", slack=2.0, why=WHY)
+    + toml("band", check="canary", metric="sqnr", band=1.0, why=WHY)
+)
+LINK, END = "https://example.org/1", "2999-01-01"
+CLAIMS = toml(
+    "claim", source="made up", url=LINK, recipe="te-current", metric="speed-up", model="base", hardware="H100", published="1.2x", differs=WHY
+)  # fmt: skip
+KNOWN = toml("known", recipe="te-block", check="gemm", status="fail", says="outside their bounds", link=LINK, why=WHY)
+KNOWN = KNOWN.replace("why", f"expires = {END}\nwhy")  # a date has no quotes
 NUMBERS = """check,metric,where,model,recipe,execution,value,source
 canary,sqnr,x,tiny,te-current,emulated,30,abc
 """

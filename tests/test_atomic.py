@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
-from fp8parity.records import atomic
+from fp8parity.records import files
 from fp8parity.records.cell import Execution
 
 
@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def new_process() -> None:
-    atomic._remove_leftovers.cache_clear()
+    files._remove_leftovers.cache_clear()
 
 
 def kill(*_: object) -> None:
@@ -34,18 +34,18 @@ def mode_of(path: Path) -> int:
 
 def test_write_makes_folders_and_a_readable_file(tmp_path):
     path = tmp_path / "a" / "b" / "c.json"
-    assert atomic.write(path, "new").read_text() == "new"
+    assert files.write(path, "new").read_text() == "new"
     assert mode_of(path) == 0o644
-    assert atomic.write(path, b"newer").read_bytes() == b"newer"
+    assert files.write(path, b"newer").read_bytes() == b"newer"
     assert [p.name for p in path.parent.iterdir()] == ["c.json"]
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_write_interrupted_leaves_the_old_file(tmp_path, monkeypatch, moment):
-    path = atomic.write(tmp_path / "report.html", "old")
+    path = files.write(tmp_path / "report.html", "old")
     monkeypatch.setattr(os, moment, kill)
     with pytest.raises(Killed):
-        atomic.write(path, "new" * 100_000)
+        files.write(path, "new" * 100_000)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
@@ -58,7 +58,7 @@ def test_leftovers_of_killed_writers_are_removed(tmp_path, age, stays):
         path.write_text("half")
     for path in (file, part, other):
         os.utime(path, (time.time() - age,) * 2)
-    atomic.write(tmp_path / "b.json", "new")
+    files.write(tmp_path / "b.json", "new")
     assert [file.exists(), part.exists(), other.exists()] == [stays, stays, True]
 
 
@@ -68,7 +68,7 @@ def test_full_disk_is_an_error_with_the_path(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"cannot write .*a\.json: No space left on device"):
-        atomic.write(tmp_path / "a.json", "new")
+        files.write(tmp_path / "a.json", "new")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,9 +84,9 @@ def test_new_file_never_replaces_another(tmp_path, monkeypatch, links, exists):
     if exists:
         path.write_text("old")
         with pytest.raises(OSError, match="cannot write .*a: File exists"):
-            atomic.write(path, "new", new=True)
+            files.write(path, "new", new=True)
     else:
-        atomic.write(path, "new", new=True)
+        files.write(path, "new", new=True)
     assert path.read_text() == ("old" if exists else "new")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -95,14 +95,14 @@ def test_folder_is_whole_or_absent(tmp_path):
     place = tmp_path / "a" / "set"
 
     def fail() -> None:
-        with atomic.folder(place) as made:
+        with files.folder(place) as made:
             (made / "a").write_text("a")
             kill()
 
     with pytest.raises(Killed):
         fail()
     assert list(place.parent.iterdir()) == []
-    with atomic.folder(place) as made:
+    with files.folder(place) as made:
         (made / "a").write_text("a")
         assert not place.exists()
     assert (place / "a").read_text() == "a"

@@ -1,4 +1,4 @@
-"""Bad files of a project: a command ends with exit status 2 and one line that names the file and the place."""
+"""Bad files of a project: one line that names file and place, exit status 2, in pytest that of wrong usage."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import inputs
+import projects
 import pytest
 from fp8parity.cli import main
 from fp8parity.records import files
-from fp8parity.records.storage import read_json
 from inputs import COMMANDS
+from processes import run
 
 DEEP = "[" * 100_000
 RUN = "records/bf16-nano-native-topics-seed0.json"
@@ -110,26 +111,6 @@ def test_only_regular_files_of_text_are_read(project, refused, name, kind):
         assert name in refused()
 
 
-def patch(path: Path, at: bytes, offset: int, value: int) -> None:
-    """Set one byte after each signature of a .zip file."""
-    data, found = bytearray(path.read_bytes()), 0
-    while (found := data.find(at, found)) >= 0:
-        data[found + offset] = value
-        found += 4
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    ("local", "central", "value", "words"),
-    [(6, 8, 1, "is encrypted"), (8, 10, 97, "not a complete .zip file: That compression method")],
-)
-def test_member_that_cannot_be_unpacked_is_named(project, refused, local, central, value, words):
-    patch(project / "set.zip", b"PK\x03\x04", local, value)
-    patch(project / "set.zip", b"PK\x01\x02", central, value)
-    line = refused(*COMMANDS["judge zip"])
-    assert line.startswith("set.zip/bf16-nano-native-topics-seed0-outputs-shifted.json: ") and words in line
-
-
 TABLES = [
     (POLICY, "loss = 3", "'loss' is not a table of rows"),
     (POLICY, f"a = {'9' * 5000}", "Exceeds the limit"),
@@ -146,19 +127,47 @@ def test_wrong_table_is_named(project, refused, name, text, words):
     assert line.startswith(name) and words in line
 
 
-def test_file_without_rights_is_named(project, monkeypatch):
-    """The rights themselves do not stop root, so the error is planted."""
-
-    def denied(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "open", denied)
-    with pytest.raises(ValueError, match=f"{RUN}: cannot be read: Permission denied"):
-        read_json(project / RUN)
-
-
 def test_documents_state_the_limits():
     text = (Path(__file__).parents[1] / "docs" / "ci.md").read_text()
     mebibytes = [limit // 2**20 for limit in (files.FILE_LIMIT, files.ZIP_LIMIT)]
     assert "at most {} MiB a file or an unpacked member, {} MiB a `.zip` file".format(*mebibytes) in text
     assert f"and {files.MEMBERS_LIMIT:,} members" in text
+
+
+@pytest.fixture
+def gate_project(tmp_path):
+    return projects.make(tmp_path)
+
+
+DAMAGED = [
+    ("policy.toml", "loss = 3", "golden/policy.toml: 'loss' is not a table of rows"),
+    ("policy.toml", "a = " + "[" * 5000, "golden/policy.toml: its values are nested too deeply"),
+    ("loss/nano-topics.json", "{}", "golden/loss/nano-topics.json: no checksum"),
+    ("numerics/sources.csv", "a,b\n", "golden/numerics/sources.csv:1: expected the columns"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text", "words", "workers"), [*((*row, ()) for row in DAMAGED), (*DAMAGED[0], ("-n", "2"))]
+)
+def test_a_damaged_reference_is_wrong_usage(gate_project, name, text, words, workers):
+    path = gate_project / "golden" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    done = projects.start(gate_project, *workers)
+    assert done.returncode == 4, done.stdout + done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.strip()]
+    assert len(errors) == 1 and errors[0].startswith("ERROR: ") and words in errors[0]
+    assert "Traceback" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_project_without_a_policy_may_still_use_pytest(gate_project):
+    """The plugin is loaded for other tests, too. A suite that needs the policy is red."""
+    (gate_project / "golden" / "policy.toml").unlink()
+    (gate_project / "test_own.py").write_text("def test_own():\n    pass\n")
+    assert run("pytest", "test_own.py", cwd=gate_project).returncode == 0
+    done = projects.start(gate_project, "--recipe", "bf16")
+    assert done.returncode == 1
+    assert "policy.toml: cannot be read" in done.stdout

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
 from fp8parity import cli
@@ -102,17 +101,6 @@ def test_machine_without_a_verdict_is_refused(trajectory, tmp_path, capsys, with
     assert main(["judge", LENGTHS, *([str(tmp_path)] if with_other else []), "--golden-dir", str(GOLDEN)]) == Exit.RED
     out = capsys.readouterr().out
     assert "Refuse: nothing was checked." in out and out.count("Accept: ") == with_other
-
-
-def test_number_that_only_rules_judge_can_be_required(trajectory, tmp_path, capsys):
-    record = measured(trajectory, 55.0)
-    cell = record.cell.model_copy(update={"recipe": "bf16", "execution": Execution.NATIVE})
-    values = [replace(record.values[0], where="nowhere")]
-    record = record.model_copy(update={"cell": cell, "values": values})
-    write_json(tmp_path / name_of(record), record)
-    for more, code in (((), Exit.OK), (("--require-numbers",), Exit.RED)):
-        assert main(["judge", str(tmp_path), "--golden-dir", str(GOLDEN), *more]) == code
-        assert "no numbers for gemm (fprop sqnr @ nowhere)" in capsys.readouterr().out
 
 
 def test_judge_of_a_whole_run_names_unused_goldens(trajectory, tmp_path, capsys):

@@ -77,26 +77,6 @@ def test_a_measured_number_narrows_the_limits(measured, new, effect):
     assert change(found, kind="gemm").effect == effect
 
 
-def test_numerics_of_bf16_tell_the_framework(measured):
-    old = [measured("2.12.0", recipe=r) for r in ("bf16", "te-current")]
-    new = [measured("2.13.0", 28.2, recipe=r) for r in ("bf16", "te-current")]
-    found = compared(old, new)
-    assert change(found, "bf16", "gemm").moved == "framework changed"
-    assert change(found, kind="gemm").moved == "both changed"
-    assert "fprop sqnr @ g: 28.5 -> 28.2 (-0.3, band +-0.5)" in change(found, kind="gemm").notes
-
-
-@pytest.mark.parametrize("lacking", ["OLD", "NEW"])
-def test_a_check_that_one_side_lacks_is_missing_and_tells_nothing_of_the_framework(measured, lacking):
-    """BF16 is measured on one side only."""
-    sides = {name: [measured(version)] for name, version in (("OLD", "2.12.0"), ("NEW", "2.13.0"))}
-    for name, version in (("OLD", "2.12.0"), ("NEW", "2.13.0")):
-        sides[name] += [measured(version, recipe="bf16")] if name != lacking else []
-    found = compared(sides["OLD"], sides["NEW"])
-    assert [(c.cell.recipe, c.moved, c.framework) for c in found.changes] == [("te-current", "unchanged", None)]
-    assert [(m.missing_in, m.text) for m in found.missing] == [(lacking, f"bf16-tiny-native gemm (in {lacking})")]
-
-
 @pytest.mark.parametrize(
     ("new", "days", "high", "result", "text"),
     [

@@ -1,4 +1,4 @@
-"""Sets that hold BF16 runs of several sessions: each recipe stays with the BF16 of its own, and no session's BF16 is left out."""
+"""Sets of several sessions: each recipe stays with its own BF16, and what a session lost is said."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from pathlib import Path
 
 import pytest
 import two_sides
-from fp8parity.records.schema import Trajectory
+from fp8parity.cli import main
+from fp8parity.judging.completeness import missing_shards
+from fp8parity.records import manifest
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.manifest import Selected, Shard
+from fp8parity.records.schema import Measurement, Measurements, Trajectory
 from fp8parity.records.sets import machines, merge
-from two_sides import change, compared
+from two_sides import TOML, change, compared, save
 
 
 @pytest.fixture
@@ -62,3 +67,69 @@ def test_the_bf16_of_every_session_is_compared(runs, order, control, effect, cod
     assert (made.effect, found.code) == (effect, code)
     assert [c.what for c in found.changes if c.cell.is_control] == ["loss"]
     assert (made.notes == ["BF16 of session 2.12.0 EPYC in OLD and of session b in NEW"]) == (control != 0)
+
+
+CELL = "ao-mxfp8-nano-emulated"
+CRASHED = Selected(cell=CELL, test="test_gemm", outcome="failed")
+REQUIRED = "required cell te-current-native was skipped: needs the package transformer_engine, which is not installed"
+
+
+@pytest.fixture
+def session(trajectory):
+    return partial(two_sides.session, trajectory)
+
+
+@pytest.fixture
+def sides(runs, tmp_path) -> list[str]:
+    """Two sets that agree to the bit, and options with a golden folder that is read fast."""
+    (tmp_path / "policy.toml").write_text(TOML)
+    return [
+        "--golden-dir",
+        str(tmp_path),
+        str(save(tmp_path / "old", runs())),
+        str(save(tmp_path / "new", runs("2.13.0"))),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "selected", "lines"),
+    [
+        ("internal error", (), ["shard 2 of 2 is missing, and shard 1 is here (split aaaaaaaa)"]),
+        ("internal error", (CRASHED,), []),
+        ("ok", (), []),
+    ],
+    ids=["died", "died later", "had nothing to do"],
+)
+def test_a_shard_that_died_before_it_selected_anything_is_lost(session, status, selected, lines):
+    first, second = (Shard(index=i, count=2, split="a" * 64) for i in (1, 2))
+    assert missing_shards([session(shard=first), session(*selected, shard=second, session="t", status=status)]) == lines
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_cell_that_only_one_manifest_knows_is_no_parity(sides, session, capsys, side):
+    """It is new in NEW, or both sides lost it: no record shows it."""
+    assert main(["compare", *sides]) == 0
+    capsys.readouterr()
+    manifest.write(Path(sides[2 + side]), session(CRASHED))
+    assert main(["compare", *sides]) == 2
+    words = f"missing: {CELL} test_gemm (no record holds it) (in {('OLD', 'NEW')[side]})"
+    out = " ".join(capsys.readouterr().out.split())
+    assert out.startswith("Cannot say, because one side lacks cells.") and words in out
+
+
+def test_a_kept_run_that_lost_a_part_is_red(trajectory, session, tmp_path, capsys):
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
+    row = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
+    where = {"provenance": trajectory().provenance, "session": "s", "partial": True}
+    green = Measurements.model_validate({"cell": cell, "check": "gemm", "values": [row], **where})
+    whole, part = (save(tmp_path / name, [green]) for name in ("whole", "part"))
+    manifest.write(part, session(CRASHED))
+    (tmp_path / "policy.toml").write_text(
+        f'{TOML}[[rule]]\ncheck = "gemm"\nlow = 28\nhigh = 29\nwhy = "a made-up row"\n'
+    )
+    kept = ["--parity-records", str(tmp_path / ".parity"), "--golden-dir", str(tmp_path)]
+    for folder, code in ((whole, 0), (part, 1)):
+        assert main(["history", "add", folder.name, str(folder), *kept]) == 0
+        assert main(["history", "last", *kept]) == code
+    lines = capsys.readouterr().out
+    assert f"1 green, but the manifest of session s selected {CELL}" in " ".join(lines.split())

@@ -6,30 +6,19 @@ from functools import partial
 
 import pytest
 import two_sides
-from fp8parity.cli import main
 from fp8parity.judging.compare import compare
 from fp8parity.judging.completeness import too_old
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.verdict import Status, VerdictChange
-from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Selected
-from two_sides import POLICY, TOML, compared, save, session
+from two_sides import POLICY, compared, session
 
 
 @pytest.fixture
 def runs(trajectory):
     return partial(two_sides.runs, trajectory)
-
-
-def test_a_missing_cell_is_listed_and_red_and_a_regression_outranks_it(runs, trajectory):
-    more = [trajectory("te-block", s, 0.0, provenance=two_sides.provenance(trajectory)) for s in range(3)]
-    found = compared(runs() + more, runs("2.13.0"))
-    assert [m.text for m in found.missing] == ["te-block-nano-emulated seed0, seed1, seed2 (in NEW)"]
-    assert found.code == 2
-    assert "missing: te-block-nano-emulated" in found.sentence
-    assert compared(runs() + more, runs("2.13.0", recipe=0.02)).code == 1
 
 
 def test_with_nothing_in_common_nothing_is_compared(runs):
@@ -148,20 +137,6 @@ def test_without_that_reason_it_is_missing_and_the_first_words_say_it(runs, more
 )
 def test_only_a_cell_of_which_every_test_was_skipped_for_its_version_counts(trajectory, selected, found):
     assert too_old([session(trajectory, *selected)]) == found
-
-
-def test_the_command_reads_the_manifest_of_old(runs, more, trajectory, tmp_path, capsys):
-    (tmp_path / "policy.toml").write_text(TOML)
-    old, new = save(tmp_path / "old", runs()), save(tmp_path / "new", [*runs("2.13.0"), *more])
-    command = ["compare", str(old), str(new), "--golden-dir", str(tmp_path)]
-    assert main(command) == 2
-    assert "missing: te-block-nano-emulated" in capsys.readouterr().out
-    manifest.write(old, session(trajectory, skipped()))
-    page, text = tmp_path / "c.html", tmp_path / "c.md"
-    assert main([*command, "--report", str(page), "--report", str(text)]) == 0
-    assert "new: te-block-nano-emulated (it needs torchao 0.18 or later)" in capsys.readouterr().out
-    for path in (page, text):
-        assert "What is new" in path.read_text() and "What is missing" not in path.read_text()
 
 
 @pytest.mark.parametrize(("old", "new", "lacks"), [(3, 5, "OLD"), (5, 3, "NEW")])

@@ -125,20 +125,3 @@ def test_what_moved(new, moved, effect):
     assert (training.moved, training.effect) == (moved, effect)
     assert (kernel.what, training.what) == ("GEMM throughput, kernel", "GEMM throughput, training")
     assert training.old == "1.600x BF16 [1.596, 1.604]"
-
-
-@pytest.mark.parametrize("side", ["OLD", "NEW"])
-@pytest.mark.parametrize(
-    ("left", "why"),
-    [
-        (lambda g: g.mode == "kernel", "down dgrad is missing"),
-        (lambda g: g.mode == "kernel" or g.place != "o dgrad training", "o dgrad is missing"),
-    ],
-)
-def test_a_sum_that_lacks_a_gemm_is_undecided_and_the_others_are_compared(left, why, side):
-    """Nothing failed: the record holds no such GEMM."""
-    less = made(gemms=[g for g in made().gemms if left(g)])
-    kernel, training = sums_of(*((less, made()) if side == "OLD" else (made(), less)))
-    assert (kernel.moved, kernel.notes) == ("noise", [])
-    assert (training.moved, training.effect, training.notes) == ("cannot say", "unknown", [f"{side}: {why}"])
-    assert (training.old if side == "OLD" else training.new) == "no sum"

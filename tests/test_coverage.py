@@ -6,7 +6,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from fp8parity.judging.coverage import misspelt, unused
+from fp8parity.judging.coverage import unused
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.known_failures import KnownFailure, KnownFailures
@@ -119,26 +119,3 @@ def test_a_known_failure_that_nothing_covers_and_a_misspelt_name_in_another_are_
         "recipe 'te-curent' in [[known]] row 2",
         "known failure of recipe te-block",
     ]
-
-
-def selecting(**names: tuple[str, ...]) -> LossRow:
-    return LossRow(margin=0.005, seeds=(3,), why=WHY, **names)  # type: ignore[arg-type]  # the two fields that select
-
-
-@pytest.mark.parametrize(
-    ("row", "found"),
-    [
-        (
-            selecting(recipe=("te-current", "ao-rowwize")),
-            "recipe 'ao-rowwize', and there is none; did you mean ao-rowwise?",
-        ),
-        (selecting(model=("smalll",)), "model 'smalll', and there is none; did you mean small?"),
-        (selecting(recipe=("my-recipe",), model=("my-model",)), None),
-        (selecting(recipe=("te-current",), model=("small",)), None),
-    ],
-    ids=["recipe", "model", "a user's own", "known"],
-)
-def test_a_name_that_is_almost_a_known_one_is_misspelt(row, found):
-    known = {"recipe": ["te-current", "ao-rowwise"], "model": ["small", "mini"]}
-    policy = POLICY.model_copy(update={"loss": (*POLICY.loss, row)})
-    assert misspelt(policy, known) == ([f"[[loss]] row 2 selects the {found}"] if found else [])

@@ -1,4 +1,4 @@
-"""The commands in the documents run, or at least parse, and printed output is what is shown."""
+"""The commands and examples in the documents run, or at least parse, and printed output is what is shown."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ import shutil
 import tomllib
 import types
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import own_models
+import processes
 import pytest
 from curves import curve
-from documents import PAGES, ROOT, blocks, commands, conftest, environments, steps
-from fp8parity import cli, recipes
+from documents import EXTEND, PAGES, ROOT, blocks, commands, conftest, environments, example, steps
+from fp8parity import checks, cli, recipes
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload import corpus
 from log_files import automodel
+from sessions import cell, verdict
 
 RUN = {"recipes", "power", "judge", "merge", "compare", "import", "verdict", "predict"}
 """Subcommands that take seconds; of the others the options are parsed. A command with ``--gpu here`` needs a GPU."""
@@ -196,3 +199,31 @@ def test_wrong_command_in_a_page_fails(text, tmp_path, folder, monkeypatch, stan
     [(block, command)] = [(b, c) for b in blocks(page) for c in commands(b)]
     with pytest.raises((AssertionError, SystemExit)):
         test_command_in_a_page_runs(block, command, folder, monkeypatch, stand_in, catalogue)
+
+
+def test_the_check_that_extend_shows(monkeypatch, tmp_path, session, eager):
+    """It measures, its rule bounds it on both sides, and its test is Python."""
+    rows = next(b for b in EXTEND if b.language == "toml")
+    (tmp_path / "policy.toml").write_text(rows.text)
+    [check] = example(1).pytest_fp8parity_checks()
+    monkeypatch.setitem(checks.CHECKS, check.name, check)
+    record = session.measure("gain", cell("te-current", "emulated"))
+    assert [m.metric for m in record.values] == ["fprop gain", "dgrad gain", "wgrad gain"]
+    assert verdict(record, tmp_path).status == "pass"
+    for factor in (0.97, 1.03):
+        wrong = [replace(m, value=m.value * factor) for m in record.values]
+        assert verdict(record.model_copy(update={"values": wrong}), tmp_path).status == "fail"
+    assert example(2).test_gain
+
+
+def test_a_check_is_added_without_editing_the_library(tmp_path):
+    """The three blocks of docs/extend.md in a user's own project, and nothing else."""
+    check, test, rule = (b.text for b in EXTEND[1:])
+    (tmp_path / "pytest.ini").write_text("[pytest]\nfp8parity_golden_dir = mine\n")
+    (tmp_path / "conftest.py").write_text(f'{check}\npytest_plugins = ("fp8parity.gate.plugin",)\n')
+    (tmp_path / "test_gain.py").write_text(test)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "policy.toml").write_text(rule)
+    done = processes.run("pytest", "-q", "--recipe", "te-current", "--execution", "emulated", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert "Accept: the only check is green." in done.stdout

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import pytest
 from fp8parity.judging.evaluate import evaluate, stages
 from fp8parity.judging.policy import LossRow, Policy, SpeedRow
-from fp8parity.judging.policy.known_failures import Expected, KnownFailure, KnownFailures
 from fp8parity.judging.policy.rows import Rule
 from fp8parity.judging.references import Goldens, pooling
 from fp8parity.judging.references.loss import from_runs
@@ -76,29 +74,6 @@ def test_a_timing_is_held_to_the_golden_of_its_gpu(device, status):
     assert [v.status for v in found.verdicts] == [status]
 
 
-def test_known_failures_are_marked(runs, goldens):
-    parts = (
-        "tail gap",
-        "to control",
-        "first out",
-        "to control: first out",
-        "validation",
-        "last validation",
-        "to control: last validation",
-    )
-    entry = KnownFailure(
-        number=tuple(Expected(metric=part, low=0.015, high=0.025) for part in parts),
-        check=("loss parity",), recipe=("te-current",), status="fail", link="https://example.org/7",
-        expires=datetime.date(2999, 1, 1), why=WHY,
-    )  # fmt: skip
-    known = KnownFailures(path=Path("k.toml"), entries=(entry,), today=datetime.date(2026, 1, 1))
-    records = runs(gap=0.02)
-    assert statuses(evaluate(records, goldens, POLICY)[0]) == {"bf16": "pass", "te-current": "fail"}
-    marked = evaluate(records, goldens, POLICY.model_copy(update={"known": known}))[0]
-    assert statuses(marked) == {"bf16": "pass", "te-current": "known"}
-    assert marked.verdicts[1].headline.startswith("known fail until 2999-01-01: https://example.org/7")
-
-
 def test_a_cell_without_a_row_is_an_error(runs, goldens):
     rows = POLICY.model_copy(update={"loss": (LossRow(margin=0.005, recipe=("bf16",), why=WHY),)})
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-nano-emulated"):
@@ -154,15 +129,3 @@ def test_a_cell_of_several_ranks_is_stale(runs, goldens):
     assert [(v.check, v.status, v.headline) for v in found.verdicts] == [
         ("throughput", "stale", text), ("loss parity", "stale", text), ("loss parity", "stale", text),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("count", "status", "headline"),
-    [
-        (1, "error", "1 seed is on record; 2 are needed"),
-        (2, "inconclusive", "2 seeds; the first stage needs 3 (pass --seeds 3)"),
-    ],
-)
-def test_a_verdict_needs_two_seeds(runs, goldens, count, status, headline):
-    found = evaluate([r for r in runs() if r.seed < count], goldens, POLICY)[0].verdicts[1]
-    assert (found.status, found.headline) == (status, headline)

@@ -9,7 +9,6 @@ import evidence
 import fault_table
 import head_to_head
 import pairs
-import peers
 import pytest
 import simulated
 import trials
@@ -39,42 +38,6 @@ def records(name: str) -> list[AnyRecord]:
 def model(*names: str) -> trials.Model:
     [found] = trials.models([records(name) for name in names], *references())
     return found
-
-
-def far(steps: int, count: int, by: float = 1.2) -> list[float]:
-    """Return a loss of 1, and of ``by`` in the first ``count`` steps."""
-    return [by] * count + [1.0] * (steps - count)
-
-
-def falling(scale: float = 1.0, last: float = 1.0, high: int = 0) -> list[float]:
-    loss = [scale * (4 - 0.02 * i) * (1.12 if i < high else 1) for i in range(100)]
-    return [*loss[:-1], loss[-1] * last]
-
-
-shipped = partial(peers.megatron_close, inverted=True)
-command = partial(peers.bridge, settings=peers.Bridge(skip=0.2, last=0.05))
-
-
-@pytest.mark.parametrize(
-    ("rule", "run", "reference", "red"),
-    [
-        (peers.megatron_exact, [1.00001], [1.00002], True),
-        (peers.megatron_exact, [NAN], [1.0], True),
-        (peers.megatron_close, far(200, 3), far(200, 0), True),
-        (peers.megatron_close, far(50, 2), far(50, 0), True),
-        (shipped, far(200, 199), far(200, 0), True),
-        (peers.bridge, falling(last=1.04), falling(), True),
-        (peers.bridge, falling()[::-1], falling(), True),
-        (peers.bridge, falling(high=11), falling(), True),
-        (peers.bridge, [NAN] * 100, falling(), False),
-        (peers.torchtitan, [1.0 + 1e-6], [1.0], True),
-        (peers.torchtitan, [NAN], [1.0], True),
-        (peers.liger, [1.0, 1.061], [1.0, 1.0], True),
-        (peers.liger, [NAN], [NAN], False),
-    ],
-)
-def test_rule_of_another_project_by_hand(rule, run, reference, red):
-    assert rule(run, reference) == red
 
 
 def test_exact_rules_fail_sound_runs_and_wide_rules_miss_faults():

@@ -1,9 +1,11 @@
-"""Golden files: every field is validated, also after an edit with a new checksum."""
+"""Golden files: every field is validated, and changes of a folder are signed lines."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,12 @@ import gemm_records
 import pytest
 import timings
 import trajectories
-from fp8parity.judging.references import pooling, store
-from fp8parity.judging.references.loss import Golden
+from fp8parity.cli import main
+from fp8parity.judging.references import diff, pooling, store
+from fp8parity.judging.references.changes import changes
+from fp8parity.judging.references.loss import Golden, from_runs
 from fp8parity.judging.references.timed import GemmGolden, SpeedGolden
-from fp8parity.records.storage import checksum, write_json
+from fp8parity.records.storage import checksum, name_of, write_json
 from paired import golden_of, runner
 from sessions import GOLDEN
 
@@ -51,7 +55,6 @@ CELL = "cells.te-current native"
 GEMM = f"{CELL}.gemms.o dgrad kernel"
 FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "schema_version", 2, "schema 2 is unknown; this fp8parity reads schema 1"),
-    (Golden, "model", "", "key model"),
     (Golden, "model", "other", "it holds other on topics; rename it"),
     (Golden, "spec_hash", "", "key spec_hash"),
     (Golden, "schedule.tail", 0, "schedule: tail is 0; it is an integer from 1 to the 160 steps"),
@@ -65,18 +68,13 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "seeds.0.validation.0.0", 160, "the last validation is at step 160 of 160"),
     (Golden, "seeds.0.validation", [[159, 3.5], [100, 3.6]], "the steps of its validations do not rise"),
     (Golden, "seeds.0.replicas.1.variant", "replica1", "replicas: replica1 appears twice"),
-    (Golden, "seeds.0.replicas.1.validation", [[100, 3.5]], "a replica was validated at other steps"),
     (Golden, "gradients", [{"metric": "a", "where": "b", "value": "NaN"}], "gradients: a @ b is nan"),
-    (Golden, "gradients", [{"metric": "a", "where": "b", "value": 1}] * 2, "gradients: a @ b appears twice"),
     (Golden, "noise.0.recipes", ["bf16"], "bf16 is the control"),
     (Golden, "noise.0.seeds", 25, "24 runs cannot have 25 seeds"),
     (Golden, "noise.0.window", 16, "20 windows of 16 steps do not make 160 steps"),
-    (Golden, "noise.0.loss.3", 0.5, "key noise.0.loss.3"),
-    (Golden, "noise.0.grad_norm", None, "20 windows of losses and 19 of gradient norms"),
     (Golden, "noise.0.tail_sd", 0.01, "tail_sd 0.01 does not follow from its windows: they have at most"),
     (SpeedGolden, "schema_version", 7, "key schema_version"),
     (SpeedGolden, "gpu", "NVIDIA Other", "it holds NVIDIA Other, base; rename it"),
-    (SpeedGolden, "content", "half a block", "key content"),
     (SpeedGolden, "cells", {"te-current sideways": {}}, "cells.te-current sideways"),
     (SpeedGolden, f"{CELL}.ratio", "NaN", "ratio"),
     (SpeedGolden, f"{CELL}.low", 1.3, "the ratio, 1.2, is not inside its interval [1.3,"),
@@ -90,7 +88,6 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
         "the ratio of kernel, 2, is not inside its interval [2.1, 2.2]",
     ),
     (GemmGolden, f"{CELL}.gemms", {}, "gemms"),
-    (GemmGolden, f"{GEMM}.accumulation", "slow", "accumulation"),
 ]
 
 
@@ -121,15 +118,145 @@ def test_committed_goldens_are_valid():
     assert [len(store.load(GOLDEN, kind)) for kind in (Golden, SpeedGolden, GemmGolden)] == [8, 12, 8]
 
 
-def test_means_are_those_of_the_run_and_its_replicas():
-    golden = golden_of(runner(trajectories.made))
-    seed = golden.seeds[0]
-    replica = seed.replicas[0].model_copy(
-        update={"loss": [7.0] * 160, "grad_norm": [4.0] * 160, "validation": [(159, 7.5)]}
+POLICY = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
+HEAD = "check,metric,where,model,recipe,execution,value,source\n"
+NUMBER = "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},{}\n"
+SOURCES = "source,records,device,packages,sha256\na1,set.zip,{},torch 2,a1b2\n"
+Write = Callable[..., list[str]]
+
+
+def commit(folder: Path) -> None:
+    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x --allow-empty"):
+        subprocess.run(["git", *command.split()], cwd=folder, check=True)
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Path:
+    """A committed folder with a policy."""
+    (folder := tmp_path / "golden").mkdir()
+    (folder / "policy.toml").write_text(POLICY.format(margin=0.005, why="the first reason"))
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    commit(tmp_path)
+    return folder
+
+
+@pytest.fixture
+def write(golden: Path) -> Write:
+    """Write a file in two versions, commit the first (None: no file), and return what changed."""
+
+    def of(name: str, old: str | None, new: str | None) -> list[str]:
+        path = golden / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for content in (old, new):
+            path.write_text(content) if content is not None else path.unlink(missing_ok=True)
+            if content is old:
+                commit(golden.parent)
+        return diff.diff(golden, "HEAD")
+
+    return of
+
+
+def rows(table: str, *recipes: str) -> str:
+    return "".join(
+        f"[[{table}]]\n" + (f'recipe = "{r}"\n' if r else "") + f'band = 1\nwhy = "of {r}"\n' for r in recipes
     )
-    both = seed.model_copy(update={"replicas": [replica]})
-    assert both.mean_loss == [(x + 7) / 2 for x in seed.loss]
-    assert both.mean_norm == [(x + 4) / 2 for x in seed.grad_norm]
-    assert both.mean_validation == (seed.validation[-1][1] + 7.5) / 2
-    alone = seed.model_copy(update={"replicas": []})
-    assert (alone.mean_loss, alone.mean_norm) == (seed.loss, seed.grad_norm)
+
+
+RULE = '[[rule]]\ncheck = "gemm"\nnumber = [{{ metric = "a", low = 1, high = {} }}, {{ metric = "b", low = 1, high = {} }}]\n'
+CASES = [
+    ("README.md", None, "words", []),
+    ("numerics/shared.csv", HEAD, None, ["deleted"]),
+    (
+        "numerics/shared.csv",
+        HEAD + NUMBER.format(28.5, "a1") + NUMBER.format(1, "a1").replace("gaussian", "x"),
+        HEAD + NUMBER.format(28.0, "b2") + NUMBER.format(1, "a1").replace("gaussian", "y"),
+        [
+            "- gemm, fprop sqnr, x, tiny, te-current, native",
+            "gemm, fprop sqnr, gaussian, tiny, te-current, native: value 28.5 -> 28.0 (-0.5); source a1 -> b2",
+            "+ gemm, fprop sqnr, y, tiny, te-current, native: value 1.0, source a1",
+        ],
+    ),
+    ("policy.toml", rows("loss", "a"), "# a comment\n" + rows("loss", "a"), ["only its layout changed"]),
+    ("policy.toml", rows("speed", *"abc"), rows("speed", *"ac"), ["- [[speed]] recipe b"]),
+    (
+        "policy.toml",
+        rows("loss", "a"),
+        rows("loss", "a").replace("band = 1", "band = 2").replace("of a", "new"),
+        ["[[loss]] recipe a: band 1 -> 2 (+1); why changed (new)"],
+    ),
+    ("policy.toml", RULE.format(2, 3), RULE.format(2, 4), ["[[rule]] check gemm metric b: high 3 -> 4 (+1)"]),
+    (
+        "policy.toml",
+        rows("band", *"abcd"),
+        rows("band", *"dabc"),
+        ["[[band]]: the order of rows changed, first [[band]] recipe d; later rows win"],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "old", "new", "lines"), CASES)
+def test_changed_file_gives_signed_lines(write: Write, name, old, new, lines):
+    assert write(name, old, new) == [f"golden/{name}: {line}" for line in lines]
+
+
+def test_unchanged_folder_says_so(golden, capsys):
+    assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden)]) == 0
+    assert capsys.readouterr().out == f"{golden} is as in HEAD\n"
+
+
+def leaves(value: object, place: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
+    """The places of all numbers and texts of a golden, of each long list the last alone."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        return [place]
+    return [leaf for key, item in list(items)[-4:] for leaf in leaves(item, (*place, key))]
+
+
+@pytest.mark.parametrize("kind", ["loss", "speed", "gemm"])
+def test_no_field_of_a_golden_can_change_silently(kind):
+    golden = {
+        "loss": lambda: golden_of(runner(trajectories.made)),
+        "speed": lambda: pooling.updated(None, [timings.made()]),
+        "gemm": lambda: pooling.updated(None, [gemm_records.made()]),
+    }[kind]()
+    assert isinstance(golden, Golden) is (kind == "loss")
+    old = golden.model_dump(mode="json")
+    silent = []
+    for *way, last in leaves(old):
+        new = golden.model_dump(mode="json")
+        holder: Any = new
+        for key in way:
+            holder = holder[key]
+        holder[last] = "changed"
+        if not changes(old, new):
+            silent.append((*way, last))
+    assert silent == [] and changes(old, old) == []
+
+
+def test_verdicts_that_change_are_named(golden, capsys, trajectory, tmp_path):
+    """A wider margin turns a failing recipe; BF16 stays as it is."""
+    made = from_runs([trajectory(seed=s) for s in range(3)], [])
+    write_json(golden / made.path, made)
+    commit(golden)
+    (golden / "policy.toml").write_text(POLICY.format(margin=0.02, why="the second reason"))
+    for s, gap in enumerate((0.0101, 0.0104, 0.0097)):
+        for r in (trajectory(seed=s), trajectory("te-current", s, gap)):
+            write_json(tmp_path / "records" / name_of(r), r)
+    assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden), "--records", str(tmp_path / "records")]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-2].startswith("1 of the verdicts on 6 records")
+    assert out[-1].startswith("  te-current-nano-emulated loss parity: fail -> pass")
+
+
+def test_unknown_revision_and_damage_are_2(golden, capsys):
+    assert main(["golden", "diff", "nowhere", "--golden-dir", str(golden)]) == 2
+    assert "nowhere" in capsys.readouterr().err
+    (golden / "loss").mkdir()
+    (golden / "loss/a.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"golden/loss/a.json: no checksum"):
+        diff.diff(golden, "HEAD")
+    (golden / "loss/a.json").write_bytes(b"x\xff")
+    commit(golden)
+    (golden / "loss/a.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"HEAD:golden/loss/a.json: not UTF-8 text at byte 1"):
+        diff.diff(golden, "HEAD")

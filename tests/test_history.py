@@ -145,15 +145,6 @@ class TestCommand:
         assert self.command(three, "compare") == 2
         assert "no run before 0003_torch-2.13.0 is green; name one with --old" in capsys.readouterr().err
 
-    def test_compare_prefers_a_green_run_of_the_device(self, three, capsys, monkeypatch):
-        """Runs 1 to 3 are of an H200. Of another device it takes one only if there is no other."""
-        monkeypatch.setattr(Judged, "green", property(lambda self: True))
-        for name, device in (("other", "NVIDIA H100 80GB HBM3"), ("again", "NVIDIA H200")):
-            history.keep(three, name, records(device=device))
-            assert self.command(three, "compare") == 0
-        firsts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("OLD ")]
-        assert firsts == ["OLD 0003_torch-2.13.0, NEW 0004_other", "OLD 0003_torch-2.13.0, NEW 0005_again"]
-
     def test_add_and_page(self, three, tmp_path, capsys):
         source = three / history.FOLDER / "0001_torch-2.11.0.zip"
         assert self.command(three, "add", "again", str(source)) == 0

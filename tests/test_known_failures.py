@@ -1,22 +1,27 @@
-"""known_failures.toml: what turns a red verdict into a known one, and entries that are wrong themselves."""
+"""known_failures.toml: what turns a red verdict into a known one, by numbers or words, and wrong entries."""
 
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from fp8parity.gate.selection import suite_cells
 from fp8parity.judging import numerics
 from fp8parity.judging.policy import known_failures
 from fp8parity.judging.policy.known_failures import KnownFailures
-from fp8parity.judging.verdict import Status, Verdict
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
 from fp8parity.records import check_names, sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
 from fp8parity.workload.presets import presets
 from fp8parity.workload.shapes import GATED_GEMMS, TIMED_BLOCKS
+from paired import SEEDS, STEPS, Make, at, judged
 from sessions import GOLDEN, stored
 
 TODAY = datetime.date(2026, 3, 1)
@@ -140,7 +145,7 @@ def records() -> dict[tuple[str, str], Measurements]:
     }
 
 
-def judged(record: Measurements) -> Status:
+def status_of(record: Measurements) -> Status:
     own, rules = stored()
     assert rules.known is not None
     return rules.known.mark(numerics.judge(record, rules, own.numbers)).status
@@ -148,7 +153,7 @@ def judged(record: Measurements) -> Status:
 
 @pytest.mark.parametrize(("model", "check"), [("mini", "autotune"), ("small", "autotune"), ("mini", "modes")])
 def test_the_measured_failures_are_known(records, model, check):
-    assert judged(records[f"ao-rowwise-gw-hp-{model}-native", check]) == "known"
+    assert status_of(records[f"ao-rowwise-gw-hp-{model}-native", check]) == "known"
 
 
 @pytest.mark.parametrize(
@@ -164,11 +169,94 @@ def test_the_measured_failures_are_known(records, model, check):
 def test_other_values_and_further_numbers_are_red(records, check, metric, value):
     record = records["ao-rowwise-gw-hp-mini-native", check]
     values = [replace(m, value=value) if m.metric == metric else m for m in record.values]
-    assert judged(record.model_copy(update={"values": values})) == "fail"
+    assert status_of(record.model_copy(update={"values": values})) == "fail"
 
 
 def test_another_kernel_is_red(records):
     record = records["ao-rowwise-gw-hp-mini-native", "autotune"]
     other = [note.replace("silu", "gelu") for note in record.notes]
     assert other != record.notes
-    assert judged(record.model_copy(update={"notes": other})) == "fail"
+    assert status_of(record.model_copy(update={"notes": other})) == "fail"
+
+
+NAN = math.nan
+NUMBERED = """
+[[known]]
+check = "{check}"
+status = "{status}"
+{named}
+link = "https://example.org/issues/7"
+expires = 2999-01-01
+why = "the scale is applied twice"
+"""
+SQNR = 'number = [{ metric = "fprop sqnr", where = ["uniform", "outliers"], low = 20, high = 22 }]'
+
+
+def numbered(folder: Path, named: str, check: str = "gemm", status: str = "fail") -> KnownFailures:
+    (folder / known_failures.FILE).write_text(NUMBERED.format(check=check, status=status, named=named))
+    return known_failures.load(folder, datetime.date(2026, 3, 1))
+
+
+def wrong(
+    *failing: tuple[str, str, float], kernels: tuple[str, ...] = (), status: Status = "fail", headline: str = "h"
+) -> Verdict:
+    numbers = [Failing(metric=metric, where=where, value=value) for metric, where, value in failing]
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
+    detail = NumericsDetail(failing=numbers, kernels=list(kernels))
+    return Verdict(cell=cell, check="gemm", status=status, headline=headline, detail=detail)
+
+
+KNOWN = ("fprop sqnr", "uniform", 21.0)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status"),
+    [
+        ([KNOWN], "known"),
+        ([("fprop sqnr", "outliers", 20.0)], "known"),
+        ([KNOWN, ("fprop sqnr", "outliers", 22.0)], "known"),
+        ([("fprop sqnr", "uniform", 19.9)], "fail"),
+        ([("fprop sqnr", "uniform", 22.1)], "fail"),
+        ([("fprop sqnr", "uniform", NAN)], "fail"),
+        ([("fprop sqnr", "gaussian", 21.0)], "fail"),
+        ([("dgrad sqnr", "uniform", 21.0)], "fail"),
+        ([KNOWN, ("dgrad sqnr", "uniform", 21.0)], "fail"),
+        ([], "fail"),
+    ],
+)
+def test_every_failing_number_is_named_with_its_range(tmp_path, failing, status):
+    assert numbered(tmp_path, SQNR).mark(wrong(*failing)).status == status
+
+
+@pytest.mark.parametrize(
+    ("kernels", "status"),
+    [(("triton_red_a",), "known"), (("triton_red_a", "triton_b"), "fail"), (("triton_b",), "fail"), ((), "fail")],
+)
+def test_a_kernel_that_is_named_is_the_only_one_to_blame(tmp_path, kernels, status):
+    assert numbered(tmp_path, f'{SQNR}\nkernel = "triton_red_a"').mark(wrong(KNOWN, kernels=kernels)).status == status
+    assert numbered(tmp_path, SQNR).mark(wrong(KNOWN, kernels=kernels)).status == "known"
+
+
+class TestLossParity:
+    def parts(
+        self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path
+    ) -> tuple[Verdict, dict[str, float]]:
+        controls = [run(seed=s) for s in SEEDS]
+        found = judged(golden, [run("te-current", s, 7, change) for s in SEEDS], controls, folder)
+        return found, {f.metric: f.value for f in found.failing}
+
+    def test_a_spike_is_the_band_alone(self, golden, run, tmp_path):
+        found, parts = self.parts(golden, run, at(48, 56, 0.05), tmp_path)
+        assert found.status == "fail"
+        assert parts == {
+            "first out": pytest.approx(0.05, abs=2e-3),
+            "to control: first out": pytest.approx(0.05, abs=2e-3),
+        }
+
+    @pytest.mark.parametrize(("spike", "status"), [(0.05, "known"), (0.2, "fail")])
+    def test_an_entry_names_the_part_and_its_range(self, golden, run, tmp_path, spike, status):
+        names = [f'{{ metric = "{name}", low = 0.04, high = 0.06 }}' for name in ("first out", "to control: first out")]
+        known = numbered(tmp_path, f"number = [{', '.join(names)}]", check="loss parity")
+        assert known.mark(self.parts(golden, run, at(48, 56, spike), tmp_path)[0]).status == status
+        gap_too = self.parts(golden, run, at(48, 56, 0.05) + at(120, STEPS, 0.01), tmp_path)[0]
+        assert known.mark(gap_too).status == "fail"

@@ -1,20 +1,27 @@
-"""Who waits for whom: lock files, golden folders and GPUs. Two threads contend for a lock file as two processes do."""
+"""Writers that are killed leave the old file or the new one; who waits for whom: lock files, folders, GPUs."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
-from fp8parity.records.locks import golden, locked
+from fp8parity.judging.references import numbers as measured_numbers
+from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
+from fp8parity.records import files
+from fp8parity.records.cell import Execution
+from fp8parity.records.files import lock_golden, locked
 from fp8parity.training import hardware as locks
 from fp8parity.training.hardware import GPU, Use
 
@@ -68,7 +75,7 @@ def test_second_process_waits_and_says_for_whom(tmp_path, capfd, quiet):
 def test_killed_holder_blocks_no_other(tmp_path, capfd):
     path = tmp_path / "a.lock"
     code = (
-        "import os, sys, pathlib\nfrom fp8parity.records.locks import locked\n"
+        "import os, sys, pathlib\nfrom fp8parity.records.files import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n    os.kill(os.getpid(), 9)"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "fixtures")}
@@ -79,10 +86,10 @@ def test_killed_holder_blocks_no_other(tmp_path, capfd):
 
 
 def test_golden_folder_is_held_if_it_exists(tmp_path):
-    with golden(tmp_path / "golden"):
+    with lock_golden(tmp_path / "golden"):
         assert list(tmp_path.iterdir()) == []
     (tmp_path / "golden").mkdir()
-    with golden(tmp_path / "golden"), holding(golden(tmp_path / "golden")) as second:
+    with lock_golden(tmp_path / "golden"), holding(lock_golden(tmp_path / "golden")) as second:
         assert not second.holds.wait(0.2)
 
 
@@ -118,3 +125,114 @@ def test_waiting_run_is_not_overtaken_by_small_runs(tmp_path, waiting):
                 assert waiting is not ALONE or not later.holds.wait(0.1)
                 first.release()
                 assert later.holds.wait(30)
+
+
+class Killed(BaseException):
+    """Ends a writer at once."""
+
+
+@pytest.fixture(autouse=True)
+def new_process() -> None:
+    files._remove_leftovers.cache_clear()
+
+
+def kill(*_: object) -> None:
+    raise Killed
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_write_makes_folders_and_a_readable_file(tmp_path):
+    path = tmp_path / "a" / "b" / "c.json"
+    assert files.write(path, "new").read_text() == "new"
+    assert mode_of(path) == 0o644
+    assert files.write(path, b"newer").read_bytes() == b"newer"
+    assert [p.name for p in path.parent.iterdir()] == ["c.json"]
+
+
+@pytest.mark.parametrize("moment", ["fsync", "replace"])
+def test_write_interrupted_leaves_the_old_file(tmp_path, monkeypatch, moment):
+    path = files.write(tmp_path / "report.html", "old")
+    monkeypatch.setattr(os, moment, kill)
+    with pytest.raises(Killed):
+        files.write(path, "new" * 100_000)
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(("age", "stays"), [(10, True), (7200, False)])
+def test_leftovers_of_killed_writers_are_removed(tmp_path, age, stays):
+    file, part, other = tmp_path / ".a.json.x1.fp8parity", tmp_path / ".set.x2.fp8parity", tmp_path / ".gitignore"
+    part.mkdir()
+    for path in (file, part / "a.json", other):
+        path.write_text("half")
+    for path in (file, part, other):
+        os.utime(path, (time.time() - age,) * 2)
+    files.write(tmp_path / "b.json", "new")
+    assert [file.exists(), part.exists(), other.exists()] == [stays, stays, True]
+
+
+def test_full_disk_is_an_error_with_the_path(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"cannot write .*a\.json: No space left on device"):
+        files.write(tmp_path / "a.json", "new")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no hard links"])
+@pytest.mark.parametrize("exists", [False, True])
+def test_new_file_never_replaces_another(tmp_path, monkeypatch, links, exists):
+    def refused(*_: object) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    path = tmp_path / "a"
+    if exists:
+        path.write_text("old")
+        with pytest.raises(OSError, match="cannot write .*a: File exists"):
+            files.write(path, "new", new=True)
+    else:
+        files.write(path, "new", new=True)
+    assert path.read_text() == ("old" if exists else "new")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_folder_is_whole_or_absent(tmp_path):
+    place = tmp_path / "a" / "set"
+
+    def fail() -> None:
+        with files.folder(place) as made:
+            (made / "a").write_text("a")
+            kill()
+
+    with pytest.raises(Killed):
+        fail()
+    assert list(place.parent.iterdir()) == []
+    with files.folder(place) as made:
+        (made / "a").write_text("a")
+        assert not place.exists()
+    assert (place / "a").read_text() == "a"
+    assert mode_of(place) == 0o755
+
+
+def test_killed_update_of_the_numbers_leaves_a_readable_folder(tmp_path, monkeypatch):
+    """Planted: the new table is written, and the process is killed before the sources are."""
+    key = NumberKey("gemm", "m", "w", "tiny", "te-current", Execution.NATIVE)
+
+    def update(value: float, source: str) -> None:
+        numbers = {"shared": {key: Number(value, source)}}
+        measured_numbers.write(tmp_path, MeasuredNumbers(numbers, (Source(source, "set", "d", "p", "0"),)))
+
+    replace, left = os.replace, [1, 1]
+    update(1.0, "old")
+    monkeypatch.setattr(os, "replace", lambda *names: replace(*names) if left and left.pop() else kill())
+    with pytest.raises(Killed):
+        update(2.0, "new")
+    [table] = measured_numbers.load(tmp_path).tables.values()
+    assert [n.value for n in table.values()] == [2.0]

@@ -90,15 +90,6 @@ class TestWriting:
         assert source[1:4] == ("set", "NVIDIA H200", source.packages) and source.sha256.startswith(source.source)
 
     @pytest.mark.parametrize(
-        ("changes", "says"), [({}, "CI never records goldens"), ({"dirty": True}, "uncommitted changes")]
-    )
-    def test_numbers_of_an_unknown_state_are_refused(self, bounds, tmp_path, monkeypatch, changes, says):
-        if not changes:
-            monkeypatch.setenv("CI", "true")
-        assert says in bounds(record(**changes), code=2)[0]
-        assert not (tmp_path / "numerics").exists()
-
-    @pytest.mark.parametrize(
         ("value", "change"),
         [(28.75, None), (28.25, None), (28.7501, "28.5 -> 28.7501 (+0.25"), (28.2499, "28.5 -> 28.2499 (-0.25")],
     )
@@ -147,24 +138,6 @@ class TestFiles:
 
 
 class TestLookup:
-    @pytest.mark.parametrize(
-        ("held", "asked", "ranks", "missing"),
-        [
-            (NATIVE, NATIVE, 1, ["sqnr @ b", "sqnr @ c"]),
-            (NATIVE, EMULATED, 1, ["sqnr @ b", "sqnr @ c"]),
-            (EMULATED, NATIVE, 1, ["sqnr @ b", "sqnr @ c"]),
-            (NATIVE, FUSED, 1, []),
-            (FUSED, NATIVE, 1, []),
-            (FUSED, FUSED, 1, ["sqnr @ b", "sqnr @ c"]),
-            (NATIVE, NATIVE, 2, []),
-        ],
-    )
-    def test_record_misses_the_places_of_its_execution(self, held, asked, ranks, missing):
-        """A number without a band is not required."""
-        keys = [KEY._replace(execution=held, where=where) for where in "abc"]
-        found = numbers(*keys, KEY._replace(execution=held, metric="gain"))
-        assert found.missing(record(execution=asked, ranks=ranks), POLICY) == missing
-
     @pytest.mark.parametrize(
         ("band", "held", "asked", "is_found"),
         [

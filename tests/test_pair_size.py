@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from curves import both, noisy, pairs, run
 from fp8parity.judging.pair import gap as size
-from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions, Pairs, align
+from fp8parity.judging.pair.aligned import PairOptions, Pairs, align
 from fp8parity.judging.pair.pairing import check_pair, find_copies
 from fp8parity.judging.stats import Interval, batch_error
 from scipy import stats
@@ -37,22 +37,6 @@ def test_digits_must_show_half_the_margin(losses, decimals, margin, shown, statu
         [found] = size.judge_digits(pairs(pair, options=PairOptions(margin=margin)))
         assert smallest_gap(found.text) == pytest.approx(shown, abs=1e-6) and found.status == status
     assert size.judge_digits(pairs((fine, fine)))[0].status == "pass"
-
-
-@pytest.mark.parametrize(
-    ("spread", "repeats", "sd", "df", "source"),
-    [
-        (None, (), 0.0006, 24, PUBLISHED.source),
-        (0.001, (), 0.001, 24, "the value of --spread"),
-        (None, (0.0006,), 0.0006, 25, f"1 repeat of BF16, pooled with {PUBLISHED.source}"),
-        (0.001, (0.0, 0.002), math.sqrt(28e-6 / 26), 26, "2 repeats of BF16, pooled with the value of --spread"),
-        (None, (0.003,), 0.003, 1, "1 repeat of BF16"),
-        (None, (0.003, -0.004), math.sqrt(12.5e-6), 2, "2 repeats of BF16"),
-    ],
-)
-def test_repeats_are_pooled_or_replace_the_assumed_noise(spread, repeats, sd, df, source):
-    found = Pairs((), PairOptions(spread=spread), repeats).noise
-    assert (found.df, found.source) == (df, source) and found.sd == pytest.approx(sd)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -103,24 +87,6 @@ PRICES = [
 @pytest.mark.parametrize(("gap", "changes", "text"), PRICES)
 def test_gap_is_priced_in_steps_until_equal_loss(gap, changes, text):
     assert price(gap, 0.01, **changes) == text
-
-
-@pytest.mark.parametrize(
-    ("asked", "bf16", "fp8", "says"),
-    [
-        (None, [], [], ""),
-        (1.25, [], [], "; a speed-up of 1.250x is 1.211x at equal loss, 16% of it is used up"),
-        (None, [0.5], [0.4], "; a speed-up of 1.250x is 1.211x at equal loss, 16% of it is used up"),
-        (None, [0.4], [0.5], "; a step of FP8 is not faster (0.800x), so nothing pays for it"),
-    ],
-)
-def test_later_end_uses_up_the_speed_up(asked, bf16, fp8, says):
-    """A given speed-up comes before the one of the medians of the logged times."""
-    odd = [[*seconds * 399, 9.0] if seconds else [] for seconds in (bf16, fp8)]
-    pair = run(FALLING, seconds=odd[0]), run(FALLING, "fp8", seconds=odd[1])
-    given = pairs(pair, options=PairOptions(speed_up=asked))
-    object.__setattr__(given, "gap", Interval(0.02, 0.01, 0.03, 1, 0.9))
-    assert size.price_gap(given)[0].text == f"{LATER}: {SHARE}{says}"
 
 
 def norms(fp8: list[float], bf16: float = 1.0) -> tuple[Any, Any]:

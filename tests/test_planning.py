@@ -102,24 +102,6 @@ def test_platform_and_not_machine_decides(tmp_path):
     assert seconds.load(tmp_path / "nowhere", "h100").rows == {}
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("test_a,tiny,x,native,1,soon", ":3: 'soon' is not a number of seconds"),
-        ("test_a,tiny,x,native,1,nan", ":3: 'nan' is not a number of seconds"),
-        ("test_a,tiny,x,native,1,-1", ":3: '-1' is not a number of seconds"),
-        ("test_b,tiny,x,native,1,1", ":3: test_b tiny x native 1 appears twice"),
-        ("test_a,tiny", ":3: expected 6 fields"),
-    ],
-)
-def test_wrong_row_is_named_with_file_and_line(tmp_path, line, words):
-    path = tmp_path / "seconds" / "cpu" / "xeon.csv"
-    path.parent.mkdir(parents=True)
-    path.write_text(f"{HEAD}test_b,tiny,x,native,1,1\n{line}\n")
-    with pytest.raises(ValueError, match=f"^{path}{words}"):
-        seconds.load(tmp_path, "cpu")
-
-
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
 KEYS = {
     Key("test_modes", "nano", "te-current", "emulated"): 20.0,

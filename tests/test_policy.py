@@ -1,15 +1,16 @@
-"""policy.toml: which rows judge a number, what a row may hold, and how faults are named."""
+"""policy.toml: which rows judge a number, what a row may hold, named faults, and folders that add to the shipped."""
 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sessions
-from fp8parity.judging import policy
+from fp8parity.judging import policy, references
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.rows import Band, Rule, Trend
 from fp8parity.judging.policy.selectors import Alike, Row, inherited
@@ -210,3 +211,66 @@ def test_committed_policy_is_small():
     """A person reads it: at most 120 rows."""
     tables = tomllib.loads((sessions.GOLDEN / policy.FILE).read_text())
     assert sum(len(rows) for rows in tables.values()) <= 120
+
+
+EXTENDS = '[[extends]]\ngoldens = "shipped"\n'
+OWN = '[[loss]]\nmodel = "mine"\nmargin = 0.02\nseeds = [2, 3]\nwhy = "a model of my own"\n'
+HEADER = "check,metric,where,model,recipe,execution,value,source\n"
+SOURCES = "source,records,device,packages,sha256\nabc,mine.zip,my GPU,torch 9,abcdef\n"
+
+
+def of_model(model: str) -> Cell:
+    return Cell(model=model, recipe="te-current", execution=Execution.NATIVE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / policy.FILE).write_text(EXTENDS + OWN)
+    return tmp_path
+
+
+def test_own_rows_follow_the_shipped_ones(folder):
+    mine, shipped = policy.load(folder, sessions.DAY), sessions.stored()[1]
+    assert mine.loss_row(of_model("mine")).margin == 0.02
+    assert mine.loss_row(of_model("tiny")) == shipped.loss_row(of_model("tiny"))
+    assert (mine.rule, mine.band) == (shipped.rule, shipped.band)
+    assert (
+        mine.known is not None and shipped.known is not None and str(mine.known.entries) == str(shipped.known.entries)
+    )
+    assert mine.claims == shipped.claims
+
+
+def test_an_own_file_replaces_the_shipped_one(folder):
+    (folder / "known_failures.toml").write_text("")
+    known = policy.load(folder, sessions.DAY).known
+    assert known is not None and known.entries == ()
+
+
+def test_an_own_number_wins_over_a_shipped_one(folder):
+    (folder / "numerics").mkdir()
+    (folder / "numerics" / "sources.csv").write_text(SOURCES)
+    (folder / "numerics" / "shared.csv").write_text(f"{HEADER}gemm,fprop sqnr,gaussian,tiny,te-current,native,20,abc\n")
+    key = NumberKey("gemm", "fprop sqnr", "gaussian", "tiny", "te-current", Execution.NATIVE)
+    found, shipped = references.load(folder).numbers, sessions.stored()[0].numbers
+
+    def value(numbers: MeasuredNumbers) -> float:
+        return numbers.tables["shared"][key].value
+
+    assert value(found) == 20
+    assert value(shipped) == pytest.approx(28.5, abs=0.6)
+    assert len(found.tables["shared"]) == len(shipped.tables["shared"])
+    assert found.inventories == shipped.inventories
+
+
+def test_without_the_line_a_folder_stands_alone(folder):
+    (folder / policy.FILE).write_text(OWN)
+    assert policy.load(folder, sessions.DAY).rule == () and references.load(folder).loss == {}
+    with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-tiny-native"):
+        policy.load(folder, sessions.DAY).loss_row(of_model("tiny"))
+
+
+def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):
+    path, adds = tmp_path / policy.FILE, '[[extends]] with goldens = "shipped"'
+    says = f"{path}: cannot be read: No such file or directory. To add to the shipped goldens, it needs {adds}"
+    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
+        policy.load(tmp_path, sessions.DAY)

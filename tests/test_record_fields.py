@@ -1,4 +1,4 @@
-"""Cells, modes and fields of records: names, accepted values, and the parts of a cell that records hold."""
+"""Cells, modes and fields of records: names, accepted values, ranks, and the parts of a cell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import gemm_records
 import pytest
 import reports
 import timings
+from fp8parity import checks
 from fp8parity.records.cell import Cell, Execution, Mode, Strict
+from fp8parity.records.check_names import CHECKS
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
 from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.provenance import Provenance
@@ -26,7 +28,10 @@ from fp8parity.records.times import (
     TimeSplit,
     Watch,
 )
+from fp8parity.report.summary import Evidence, command
 from pydantic import TypeAdapter, ValidationError
+from sessions import cell
+from verdicts import verdict as made
 
 LARGEST = 2**63 - 1
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
@@ -139,13 +144,31 @@ def test_shard_exists_and_cast_has_times_or_a_reason():
         Shard(index=4, count=3)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("commit", "x"), ("packages", {}), ("device", "x"), ("driver", "x"), ("cuda", "x"), ("environment", {"A": "b"}),
-     ("dirty", True)],
-)  # fmt: skip
-def test_record_replaces_a_run_of_its_own_code_and_machine_only(field, value):
-    clean = HERE.model_copy(update={"dirty": False})
-    assert clean.alike(clean.model_copy(update={"threads": 99, "environment": HERE.environment | {"A_PATH": "/a"}}))
-    other = clean.model_copy(update={field: value})
-    assert not clean.alike(other) and not other.alike(clean)
+def of(ranks: int, recipe: str = "te-current", execution: str = "native", model: str = "tiny") -> Cell:
+    return cell(recipe, execution, model).model_copy(update={"ranks": ranks})
+
+
+def test_ids_name_the_ranks_and_a_control_has_as_many():
+    assert [of(n).id for n in (1, 2)] == ["te-current-tiny-native", "te-current-tiny-native-x2"]
+    assert (of(2).label, of(2).control.id, of(2).control.label) == (
+        "te-current native x2",
+        "bf16-tiny-native-x2",
+        "bf16 x2",
+    )
+    assert (
+        Cell.model_validate_json(cell("bf16", "native").model_dump_json(exclude={"ranks"})).ranks == 1
+    )  # an older record
+
+
+def test_command_of_a_cell_names_its_suite_and_its_ranks():
+    said = [command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
+    assert said == [
+        f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
+    ]
+
+
+@pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])
+def test_each_check_has_the_name_of_its_entry(name):
+    check = checks.get(name)
+    assert (check.name, check.suite, check.ranked) == (name, CHECKS[name].suite, CHECKS[name].ranked)
+    assert (check.suite == "suites/distributed") == check.ranked

@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 import trajectories
 from fp8parity.records import files, manifest
-from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest
 from fp8parity.records.storage import (
     checksum,
-    file_name,
-    gpu_slug,
     load_record,
     load_records,
     name_of,
     read_json,
-    slug,
     to_json,
     write_json,
 )
@@ -77,14 +73,6 @@ def test_first_fault_of_a_file_is_named(tmp_path, data, words):
     with pytest.raises(ValueError, match=re.escape(words)) as error:
         load_record(path)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
-
-
-def test_names_of_files():
-    cell = Cell(model="m", recipe="r", execution=Execution.CORE, corpus="text:/a.b")
-    assert file_name(cell, "gemm") == "r-m-core-text__a_b-gemm.json"
-    variant = trajectories.made(seed=1, variant="one two")
-    assert name_of(variant) == "bf16-nano-native-topics-seed1-one-two.json"
-    assert (slug("Ä b/1.c"), gpu_slug("NVIDIA H200")) == ("Ä_b_1_c", "nvidia-h200")
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import gemm_records
 import pytest
-import timings
 from fp8parity.cli import main
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.schema import Trajectory
-from fp8parity.records.sets import EnvironmentKey, load, machines, merge, save
+from fp8parity.records.sets import EnvironmentKey, load, machines, save
 from fp8parity.records.storage import load_records, name_of, write_json
 from narrowed import trajectories
-from test_record_fields import CHECK, PROFILE, SPLIT
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
 WIDER = (1e-4, 4e-4, -3e-4)
@@ -144,34 +141,3 @@ def test_environment_is_device_packages_driver_and_settings(trajectory, changes,
     facts = {"cuda": "13.0", "driver": "580", "environment": {"NVTE_X": "1"}}
     key = EnvironmentKey.of(with_provenance(plain, **facts))
     assert key.facts == {"torch": "0", "CUDA": "13.0", "driver": "580", "NVTE_X": "1"}
-
-
-def test_machine_keeps_each_kind_of_record_apart(trajectory):
-    run = trajectory("te-current")
-    own = {"provenance": run.provenance}
-    check, split, profile = (r.model_copy(update=own) for r in (CHECK, SPLIT, PROFILE))
-    timed, gemms, planted = timings.made(**own), gemm_records.made(**own), trajectory(variant="replica1")
-    [found] = machines([run, check, timed, split, gemms, profile, planted])
-    assert (found.runs, found.checks) == ({run.cell: [run]}, {(check.cell, "gemm"): check})
-    assert found.timings == {(timed.cell, "training-step"): timed}
-    assert found.splits == {(split.cell, "training-step-split"): split}
-    assert found.gemms == {(gemms.cell, "gemms-31x512"): gemms}
-    assert (found.profiles, found.variants) == ([profile], [planted])
-    assert found.records == [run, planted, check, timed, split, gemms, profile]
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"partial": True},
-        {"session": "t"},
-        {"seconds": 9.0},
-        {"step_seconds": 9.0},
-        {"peak_memory": 9},
-        {"recorded": "2026"},
-    ],
-)
-def test_circumstances_make_no_other_result(trajectory, changes):
-    run = trajectory("te-current")
-    assert merge([(Path("a"), run), (Path("b"), run.model_copy(update=changes))]) == [run]
-    assert merge([(Path("a"), CHECK), (Path("b"), CHECK.model_copy(update={"notes": ["x"]}))]) == [CHECK]

@@ -11,7 +11,6 @@ import projects
 import pytest
 import reports
 from fp8parity.cli import main
-from fp8parity.judging.policy import claims
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
@@ -111,29 +110,6 @@ class TestLargeReports:
         [losses] = re.findall(r"(?s)Losses of tiny.*?</thead>", text)
         assert losses.count('<th scope="col">') <= most + 5 and f"plugin{most + 19} native" in losses
         assert "This page shows" not in RENDERERS[".json"](large)
-
-
-class TestOrigin:
-    def test_claims_are_shown_with_our_numbers(self, faulty):
-        shown = {(row[0], row[1], row[2]): row[5] for row in reports.texts(reports.tables(faulty)["Published claims"])}
-        assert len(shown) == 14
-        ours = "1.31x [1.29, 1.33] (te-current, tiny, native); 1.31x [1.29, 1.33] (te-current, mini, native)"
-        assert shown["NVIDIA NeMo, FP8 throughput", "te-current", "speed-up"] == ours
-        assert shown["NVIDIA NeMo, FP8 throughput", "te-mxfp8", "speed-up"] == "not measured here"
-        assert shown["DeepSeek-V3 (arXiv 2412.19437)", "te-block", "loss gap"].count(";") == 1
-
-    @pytest.mark.parametrize(
-        ("text", "fault"),
-        [
-            ('[[claim]]\nsource = "abc"', r"claims.toml:1: \[\[claim\]\] key url"),
-            ('[[claims]]\nsource = "abc"', "unknown table 'claims'"),
-            ("[[claim", "claims.toml: "),
-        ],
-    )
-    def test_faults_of_claims_are_named(self, tmp_path, text, fault):
-        (tmp_path / "claims.toml").write_text(text)
-        with pytest.raises(ValueError, match=fault):
-            claims.load(tmp_path)
 
 
 class TestCommands:

@@ -17,7 +17,6 @@ from log_files import (
     megatron,
     megatron_tensorboard,
     tensorboard,
-    titan,
 )
 
 DIGITS = {
@@ -46,17 +45,6 @@ def test_format_is_read_as_it_was_written(format, tmp_path):
     if run.learning_rate and format != "nanochat, printed":
         assert run.learning_rate == pytest.approx(made.learning_rate, rel=1e-2, abs=1e-8)
     assert (run.not_finite, run.missing, run.replaced) == ([], 0, 0)
-
-
-def test_format_says_what_its_loss_averages(tmp_path):
-    kinds = {
-        name: runs.read(write(tmp_path / f"{i}", curve(steps=30))).averaging
-        for i, (name, write) in enumerate(WRITERS.items())
-    }
-    assert kinds["nanochat, printed"] == "moving average"
-    assert kinds["Megatron, printed"] == "mean since the last log"
-    assert kinds["Megatron, TensorBoard"] == "of one step"
-    assert kinds["CSV"] == "unknown"
 
 
 def test_resumed_run_keeps_the_last_writer(tmp_path):
@@ -92,15 +80,6 @@ def test_skipped_step_is_no_nan(tmp_path):
     assert (run.skipped, run.not_finite, run.missing) == (1, [], 1)
 
 
-def test_validation_lines_of_torchtitan_are_no_steps(tmp_path):
-    made = curve(steps=30)
-    path = titan(tmp_path / "run", made)
-    path.write_text(
-        path.read_text() + "\x1b[33mvalidate step: 30  \x1b[32mloss:  9.9999  \x1b[33mmemory:  1.00GiB(1.25%)\n"
-    )
-    assert runs.read(path).loss[-1] == pytest.approx(made.loss[-1], abs=1e-5)
-
-
 def test_real_files_of_the_trainer_are_read():
     """The Trainer's filter hides one NaN in a mean of ten steps. If all are NaN, it writes a loss of 0."""
     every = runs.read(HF / "fp32")
@@ -111,15 +90,6 @@ def test_real_files_of_the_trainer_are_read():
     broken = runs.read(HF / "nan" / "trainer_state.json")
     assert broken.not_finite == list(range(60, 201, 10))
     assert broken.loss[:5] == tens.loss[:5]
-
-
-def test_last_checkpoint_counts(tmp_path):
-    for steps in (200, 1000):
-        folder = tmp_path / f"checkpoint-{steps}"
-        folder.mkdir()
-        history = [{"step": s, "loss": 2.0, "grad_norm": 1.0} for s in range(1, steps + 1)]
-        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
-    assert len(runs.read(tmp_path).points) == 1000
 
 
 def test_own_name_of_the_loss_is_used(tmp_path):

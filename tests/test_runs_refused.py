@@ -16,7 +16,7 @@ from fp8parity.judging.pair import PairVerdict
 from fp8parity.records.storage import write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import WRITERS, automodel, megatron_tensorboard
+from log_files import WRITERS, megatron_tensorboard
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -107,16 +107,6 @@ def test_any_text_is_a_run_or_one_line(words, name, tmp_path_factory):
     except ValueError as refused:
         error = str(refused)
     assert not error or (str(path) in error and "\n" not in error)
-
-
-@pytest.mark.parametrize(("count", "says"), [(2, "several runs"), (8, "several runs"), (1, "")])
-def test_folder_of_several_runs_is_refused(count, says, tmp_path, capsys):
-    for chaos in range(count):
-        automodel(tmp_path / "folder" / f"run{chaos}", curve(steps=30, chaos=chaos))
-    if says:
-        assert "it holds several runs (run0/training.jsonl, " in refused(capsys, tmp_path / "folder")
-        automodel(tmp_path / "folder", curve(steps=30))
-    assert len(runs.read(tmp_path / "folder").points) == 30, "the run of the folder itself counts"
 
 
 Row = dict[str, Any]

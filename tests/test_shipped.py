@@ -64,17 +64,15 @@ class TestWheel:
 
 
 def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
-    blocked = (
-        "import sys\nfor name in ('torch', 'torchao', 'pytest', 'xdist', 'datasets'):\n    sys.modules[name] = None\n"
+    blocked = ("torch", "torchao", "pytest", "xdist", "datasets")
+    sets = [str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")]
+    commands = [["judge", sets[0]], ["power"], ["gemm", "--from", sets[1]], ["split", "--from", sets[2]]]
+    (tmp_path / "all_commands.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\nfrom fp8parity.cli import main\n"
+        f"for command in {commands}:\n    assert main(command) == 0, command\n"
     )
-    (tmp_path / "sitecustomize.py").write_text(blocked)
-    site = Path(f"{tmp_path}:{installed}")
-    judged, gemms, blocks = (
-        str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")
-    )
-    for command in (["judge", judged], ["power"], ["gemm", "--from", gemms], ["split", "--from", blocks]):
-        done = python(site, tmp_path, "fp8parity", *command)
-        assert done.returncode == 0, done.stderr
+    done = python(Path(f"{tmp_path}:{installed}"), tmp_path, "all_commands")
+    assert done.returncode == 0, done.stderr
 
 
 class TestFolders:

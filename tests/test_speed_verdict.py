@@ -71,8 +71,8 @@ def test_the_edge_of_a_band_is_inside(record, expected):
 @pytest.mark.parametrize(
     ("record", "status", "words"),
     [
-        (exact(bf16=2), "drift", "-50.0% tokens/s"),
-        (exact(bf16=0.5), "drift", "+100.0% tokens/s"),
+        (exact(bf16=2), "drift", "changed: -50.0%"),
+        (exact(bf16=0.5), "drift", "changed: +100.0%"),
         (exact(bf16_seconds=[STEP] * 6 + [2 * STEP] * 5, recipe_seconds=[STEP / 2] * 6 + [STEP] * 5), "inconclusive", "[-50.0%, +0.0%]"),
         (exact(mode=Mode.EAGER), "stale", "had mode compiled, this one's eager"),
         (exact(tokens=8192), "stale", "had tokens 16384, this one's 8192"),

@@ -20,7 +20,7 @@ from fp8parity.report import RENDERERS, render, timed
 from fp8parity.report.summary import Evidence, Report
 from narrowed import some
 from sessions import GOLDEN
-from test_report_throughput import steep
+from test_report_plots import steep
 
 WATTS = timings.calm_but(watts=[500.0, 400.0])
 STEP = timings.made(watch=WATTS)

@@ -15,7 +15,6 @@ from fp8parity.judging.verdict import (
     SpeedDetail,
     Status,
     Verdict,
-    changed,
 )
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, worst
@@ -55,16 +54,6 @@ def test_only_a_red_verdict_has_failing_numbers(status, red):
         assert Verdict.model_validate_json(verdict(status, detail=DETAILS[kind]).model_dump_json()).status == status
     assert verdict(status).failing == []
     assert verdict(status).green is not red
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "text"),
-    [("pass", "fail", "gemm: pass -> fail (after)"), ("fail", "pass", "gemm: fail -> pass (before)")],
-)
-def test_a_change_says_why_the_red_side_is_red(old, new, text):
-    before, after = verdict(old, headline="before"), verdict(new, headline="after")
-    alone, same = verdict("fail", check="other"), verdict("fail", check="same")
-    assert [c.text for c in changed([before, same], [after, alone, same])] == [f"te-current-tiny-native {text}"]
 
 
 REASON = "(gemm: 3 of 21 numbers are outside their bounds)"
