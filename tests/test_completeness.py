@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.completeness import doubts, missing, refuse, unknown_selection
+from fp8parity.judging.completeness import doubts, missing, refuse, without_manifest
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest, Outcome, Selected
@@ -271,9 +271,18 @@ def test_several_commits_are_refused_unless_the_user_answers(trajectory, runs):
     refuse("set.zip", [], records, several_commits=True)
 
 
-def test_a_set_without_a_manifest_is_said_to_have_none(trajectory, runs):
-    """It also says if it holds no recipe. With a manifest, the session itself is red then."""
+def test_a_set_without_a_manifest_lacks_seeds_between_two_stages(trajectory):
+    def found(*seeds: int) -> list[str]:
+        runs = [trajectory(recipe, seed) for recipe in ("bf16", "te-current") for seed in seeds]
+        return without_manifest(runs, lambda cell: (3, 5, 8))
+
+    assert found(0, 1, 2) == found(*range(5)) == found(*range(8)) == found(*range(100, 120)) == []
+    [line] = found(0, 1, 2, 4)
+    assert line.endswith("te-current-nano-emulated has 4 seeds (0, 1, 2, 4), and a session ends with 3, 5, 8")
+    assert len(without_manifest([trajectory()], lambda cell: (3,))) == 1, "BF16 alone checked no recipe"
+
+
+def test_a_set_without_a_manifest_is_no_release(trajectory, runs):
     none = "this set has no manifest: what was selected is not known"
-    assert unknown_selection([], runs) == [none]
-    assert unknown_selection([], runs[:3]) == [f"{none}; only the BF16 control was checked and no recipe"]
-    assert unknown_selection([note(trajectory, runs)], runs[:3]) == []
+    assert doubts([], runs) == [none]
+    assert none not in doubts([note(trajectory, runs)], runs)
