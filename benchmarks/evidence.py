@@ -21,7 +21,7 @@ import trials
 from fp8parity.judging import policy, references
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.references import Goldens
-from fp8parity.records import atomic
+from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import load_records
 from head_to_head import OURS, Count, Judged, count, gradient_errors, green_on_nan, judged, table
@@ -114,7 +114,7 @@ def main() -> None:
     stored = references.load(args.golden_dir)
     rules = policy.load(args.golden_dir, datetime.date.today()).model_copy(update={"known": None})
     made = page(args.records, [load_records(p) for p in args.records], stored, rules, args.gates, args.draws)
-    atomic.write(args.write, made) if args.write else print(made)
+    files.write(args.write, made) if args.write else print(made)
 
 
 if __name__ == "__main__":

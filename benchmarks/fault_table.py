@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "fixtures")]
 
 from faults.catalogue import CATALOGUE  # noqa: E402 - the path of the tests comes first
 from faults.fault import Kind  # noqa: E402 - the same
-from fp8parity.records import atomic  # noqa: E402 - the same
+from fp8parity.records import files  # noqa: E402 - the same
 
 HEAD = """# Planted faults
 
@@ -49,4 +49,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the page there (default: print it)")
     target = parser.parse_args().write
-    atomic.write(target, page()) if target else print(page())
+    files.write(target, page()) if target else print(page())

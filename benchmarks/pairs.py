@@ -21,7 +21,7 @@ from fp8parity.judging.pair import judge
 from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions, align
 from fp8parity.judging.pair.pairing import correlation
 from fp8parity.judging.stats import share_interval
-from fp8parity.records import atomic
+from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.runs.run import Run
@@ -136,7 +136,7 @@ def main() -> None:
     lines = "\n".join(table(sound(found)))
     print(lines)
     if args.write:
-        atomic.write(args.write, MARK.sub(lambda m: f"{m[1]}{lines}\n{m[2]}", args.write.read_text()))
+        files.write(args.write, MARK.sub(lambda m: f"{m[1]}{lines}\n{m[2]}", args.write.read_text()))
 
 
 if __name__ == "__main__":

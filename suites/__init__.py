@@ -1,1 +1,1 @@
-"""The suites of fp8-parity: convergence, numerics and throughput. A wheel carries them as ``fp8parity.suites``."""
+"""The suites of fp8-parity. A wheel carries them as ``fp8parity.suites``."""

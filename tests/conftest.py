@@ -17,8 +17,8 @@ import trajectories
 from fp8parity import checks
 from fp8parity.judging.references.loss import Golden
 from fp8parity.numerics import emulation
-from fp8parity.records import atomic
-from fp8parity.records.locks import locked
+from fp8parity.records import files
+from fp8parity.records.files import locked
 from fp8parity.records.schema import Trajectory
 from fp8parity.report.summary import Report
 from fp8parity.training import provenance
@@ -62,7 +62,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[]
                     result: object = make()
                 except Exception as error:
                     result = error
-                atomic.write(path, pickle.dumps(result))
+                files.write(path, pickle.dumps(result))
             found = pickle.loads(path.read_bytes())
         if isinstance(found, Exception):
             raise found

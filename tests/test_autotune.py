@@ -93,10 +93,7 @@ def test_wrong_configuration_is_found_and_named(judged, place, fault, far, side)
     [
         ({("add", "X1"): NAN}, "every configuration holds NaN: the kernels do not differ"),
         ({("quantize", "X2"): -0.2, ("norm", "X2"): -0.2}, None),
-        (
-            {("norm", "X1"): NAN, ("norm", "X2"): NAN},
-            "every configuration holds NaN: the kernels do not differ",
-        ),
+        ({("norm", "X1"): NAN, ("norm", "X2"): NAN}, "every configuration holds NaN: the kernels do not differ"),
     ],
 )
 def test_kernels_that_cannot_be_named_are_noted(judged, faults, note):

@@ -12,14 +12,10 @@ from fp8parity.cli import blocks
 from fp8parity.recipes.recipe import Recipe
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Throughput, TimeSplit
-from fp8parity.records.times import BlockShape
 from fp8parity.workload.shapes import Workload
-from test_split import KV, Q
-from test_split import made as split_of
-from timings import calm_but
+from timings import KV, SHAPE, Q, calm_but
 from timings import made as timed
-
-SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
+from timings import split as split_of
 
 
 class FakeRunner:

@@ -13,10 +13,9 @@ from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, TimeSplit
 from fp8parity.records.sets import load, machines, save
 from fp8parity.records.storage import name_of
-from fp8parity.records.times import BlockShape, Category, LinearTime, Split
-from timings import CELL, GPU, HERE, ROW, made
+from fp8parity.records.times import Category, LinearTime, Split
+from timings import CELL, GPU, HERE, ROW, SHAPE, made
 
-SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
 POLICY = Policy(path=Path("policy.toml"), speed=(ROW,))
 SIDE = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003})
 KEYS = LinearTime(

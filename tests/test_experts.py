@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,12 @@ import torch
 import torch.nn.functional as F
 from documents import RECIPES as PAGE
 from documents import example
+from faults.fault import Blame, seen_of
+from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics import prng
 from fp8parity.recipes import RECIPES, apply
+from fp8parity.recipes.adapters import torchao_prototype
+from fp8parity.recipes.registry import linear_cells
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training.loop import train
 from fp8parity.workload import corpus, models
@@ -20,6 +25,7 @@ from fp8parity.workload.mixture import MixtureOfExperts
 from fp8parity.workload.models import ModelConfig
 from fp8parity.workload.presets import presets
 from narrowed import some
+from sessions import Session, cell
 
 MIXED = ModelConfig("mixed", dim=32, layers=2, heads=1, kv_heads=1, hidden=64, init_std=0.2, experts=Experts(4))
 
@@ -140,3 +146,33 @@ def test_free_routing_of_the_page_trains(eager):
     assert all(run.first_gradients["layers.0.mlp.router.weight"] > 0 for run in runs)
     assert runs[0].loss != runs[1].loss
     assert runs[0].initial_weights == runs[1].initial_weights
+
+
+@pytest.fixture
+def judge(session: Session, eager) -> Callable[[str], Verdict]:
+    """The verdict on the check of a recipe, on the emulation that its cells run."""
+    execution = {"bf16": "native"}
+    return lambda recipe: session.numerics("experts", cell(recipe, execution.get(recipe, "emulated"), "tiny-moe"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", sorted({c.recipe for c in linear_cells()}))
+def test_sound_experts_pass(recipe, judge):
+    verdict = judge(recipe)
+    assert verdict.status == "pass", verdict.message()
+
+
+def test_blocks_across_two_experts_fail(session, judge, monkeypatch):
+    """MXFP8 of torchao with experts of 16 more rows: without the refusal, a block of 32 rows has a scale for two experts in wgrad."""
+    preset = session.preset("tiny-moe")
+    narrow = replace(preset.model, experts=replace(some(preset.model.experts), pad=16))
+    monkeypatch.setitem(session.presets, "tiny-moe", replace(preset, model=narrow))
+    with pytest.raises(ValueError, match="takes a multiple of 32 rows for each expert, and expert 0 has 208"):
+        judge("ao-mxfp8")
+    monkeypatch.setitem(torchao_prototype.MULTIPLE, torchao_prototype.MXFP8TrainingOpConfig, 16)
+    verdict = judge("ao-mxfp8")
+    found = {(number.metric, number.where) for number in verdict.failing}
+    assert verdict.status == "fail" and seen_of(verdict).blame == Blame.RECIPE
+    # The last rows of these experts share a block with larger ones.
+    assert {where for metric, where in found if metric == "wgrad expert sqnr"} == {"expert 0", "expert 7"}
+    assert {metric for metric, _ in found} == {"wgrad expert sqnr", "wgrad expert gain"}

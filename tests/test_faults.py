@@ -6,11 +6,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from faults.catalogue import CATALOGUE, findings, id_of, looks
 from faults.fault import Bench, Fault, Finding, Kind
-from faults.looks import Measured, Numerics, sound
+from faults.looks import Measured, Numerics, canary_of, canary_verdict, sound, sound_canary
 from faults.plants import unquantized
+from faults.runs import as_bf16, calibration, in_a_recipe
+from fp8parity.checks import canary
+from fp8parity.judging.calibration import VISIBLE, calibrate
 from fp8parity.numerics import emulation
+from fp8parity.training.variants import FAULTS
 from sessions import Session, cell
 
 FINDINGS = [pytest.param(fault, finding, id=id_of(fault, finding)) for fault, finding in findings()]
@@ -70,3 +75,38 @@ def test_nan_names_its_step_and_parameter(session, monkeypatch, eager):
     assert found.non_finite.step == 60 // 21  # 7 linears x 3 GEMMs a step
     assert found.non_finite.where.startswith("gradient of ")
     assert len(found.loss) == found.non_finite.step + 1
+
+
+@pytest.mark.parametrize("replica", ["replica1", "replica2"])
+def test_a_recipe_with_a_replica_is_green(replica: str):
+    assert in_a_recipe(replica).status == "pass"
+
+
+@pytest.mark.parametrize("replica", ["replica1", "replica2"])
+def test_a_replica_is_green(replica: str):
+    """One weight that moved by one ulp is no fault."""
+    found = as_bf16(replica)
+    assert (found.status, found.loss and found.loss.moved) == ("pass", "no change beyond the margin"), found.message()
+
+
+def test_the_schedule_of_micro_is_accepted():
+    found = calibrate(calibration("micro"))
+    assert found.accepted
+    assert found.signal > 100
+    assert found.learned is not None and 1.1 < found.learned < 1.3
+    assert {line.seen_by for line in found.lines if line.name in {f.name for f in FAULTS}} == {"tail", "band", "BF16"}
+    assert min(line.control_ratio for line in found.lines if line.seen_by) > VISIBLE
+
+
+def test_it_repeats():
+    sound = sound_canary()
+    assert [m.value for m in canary_of()] == pytest.approx([m.value for m in sound], rel=1e-12)
+    assert canary_verdict(sound).status == "pass"
+    assert len(sound) == 218
+
+
+def test_tensor_of_zeros_has_numbers():
+    assert canary.fingerprint("x", torch.zeros(3, 4)) == (-400.0, 0.0)
+    scale, direction = canary.fingerprint("x", torch.ones(4096))
+    assert scale == pytest.approx(0.0)
+    assert abs(direction) < 4

@@ -1,10 +1,13 @@
-"""Whatever fails at the end of a gate: the table comes first, verdicts and exit status survive, and the failure is one line."""
+"""What cannot be written is refused before the first test; what fails at the end leaves verdicts and exit status, and is one line."""
 
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import gates
+import projects
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging.verdict import Status, Verdict
@@ -43,6 +46,7 @@ def pytest_runtest_logfinish(nodeid):
 @pytest.fixture
 def gate(tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "folder.html").mkdir()
     return gates.of(tmp_path)
 
 
@@ -70,12 +74,17 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("line", "arguments"), WAYS.items(), ids=["report", "junit", "summary"])
 @pytest.mark.parametrize(
-    ("status", "code", "sentence"),
-    [("pass", 3, "Accept: all 3"), ("fail", 1, "Refuse: te-block emulated on tiny fails")],
+    ("way", "status", "code", "sentence"),
+    [
+        (0, "pass", 3, "Accept: all 3"),
+        (1, "fail", 1, "Refuse: te-block emulated on tiny fails"),
+        (2, "pass", 3, "Accept: all 3"),
+    ],
+    ids=["report", "junit", "summary"],
 )
-def test_unwritable_report_is_one_line(gate, tmp_path, line, arguments, status, code, sentence):
+def test_unwritable_report_is_one_line(gate, tmp_path, way, status, code, sentence):
+    line, arguments = list(WAYS.items())[way]
     variables = {"GITHUB_ACTIONS": "true"} | ({} if arguments else {"GITHUB_STEP_SUMMARY": FULL})
     done = gate(*arguments, "--parity-report", "ok.json", environment=variables, te_block=status, more=LATE)
     assert done.returncode == code, done.stdout
@@ -133,3 +142,38 @@ def test_judge_prints_before_an_unwritable_report(trajectory, tmp_path, capsys, 
     assert printed.err.startswith(f"fp8parity: --report {bad} could not be written: ")
     assert printed.err.count("\n") == 1
     assert good.exists()
+
+
+def refused(done: Done, words: str, folder: Path) -> None:
+    text = done.stdout + done.stderr
+    assert done.returncode == 4, text
+    [line] = [line for line in text.splitlines() if line.startswith("ERROR: ")]
+    assert re.search(words, line)
+    assert "Traceback" not in text and "verdict " not in text and "Refuse" not in text
+    assert not list((folder / ".parity").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--parity-report", "file/r.html"), "--parity-report file/r.html: cannot write into file: Not a directory"),
+        (("--parity-report", "r.pdf"), "--parity-report r.pdf: no renderer for '.pdf'; use .md or .html or .json"),
+        (("--parity-report", "folder.html"), "--parity-report folder.html: it is a folder; name a file in it"),
+        (("--parity-report", "/proc/r.md"), "--parity-report /proc/r.md: cannot write into /proc: "),
+        (("--parity-records", "file/x"), "--parity-records file/x: cannot write into .*/file: Not a directory"),
+    ],
+)
+def test_unwritable_place_is_refused(gate, tmp_path, arguments, words):
+    refused(gate(*arguments), words, tmp_path)
+
+
+def test_folders_are_made_when_needed(gate, tmp_path):
+    assert gate("--parity-report", "new/r.md", "--parity-records", "records/deep").returncode == 0
+    assert (tmp_path / "new/r.md").exists()
+    assert list((tmp_path / "records/deep").glob("*.json"))
+
+
+def test_missing_golden_folder_is_refused(tmp_path):
+    """Every check would end as an error, one after the other."""
+    done = projects.start(projects.make(tmp_path), "--golden-dir", "golen")
+    refused(done, "--golden-dir golen: no such folder; --golden-update makes one", tmp_path)

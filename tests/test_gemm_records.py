@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import re
 from pathlib import Path
 
 import gemm_records
 import pytest
-from fp8parity.records.gemms import GemmTimes
+from fp8parity.gate import selection
+from fp8parity.judging.gemm_sums import sums, total
+from fp8parity.judging.policy import known_failures
+from fp8parity.judging.references import pooling
+from fp8parity.recipes.registry import RECIPES, gemm_cells
+from fp8parity.records.cell import Execution
+from fp8parity.records.check_names import CHECKS
+from fp8parity.records.gemms import GemmMode, GemmTimes
 from fp8parity.records.sets import merge
 from fp8parity.records.storage import load_record, name_of, write_json
+from fp8parity.workload import shapes
+from fp8parity.workload.presets import presets
+from gemm_records import changed, judged, made
 
 
 def test_a_record_comes_back_from_its_file(tmp_path):
@@ -43,3 +54,102 @@ def test_a_record_refuses_what_is_no_measurement(changes, words):
     record = gemm_records.changed(gemm_records.made(), "up wgrad kernel", **changes)
     with pytest.raises(ValueError, match=words):
         GemmTimes.model_validate_json(record.model_dump_json())
+
+
+LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
+CACHED = ("training, cached weights", "all")
+
+
+def test_each_gemm_counts_as_often_as_it_is_in_a_layer():
+    """The first GEMM of three takes 1 s in BF16 and 0.5 s in the recipe, the others 4 s and 4 s."""
+    one = [g for g in made().gemms if g.mode == GemmMode.KERNEL and g.linear == "up"]
+    times = ((1.0, 0.5, 3), (4.0, 4.0, 1), (4.0, 4.0, 1))
+    counted = [
+        g.model_copy(update={"bf16_seconds": [b] * 9, "recipe_seconds": [r] * 9, "count": n})
+        for g, (b, r, n) in zip(one, times, strict=True)
+    ]
+    found = total(made(gemms=counted), GemmMode.KERNEL)
+    assert (found.bf16_milliseconds, found.milliseconds, found.ratio) == (11e3, 9.5e3, 11 / 9.5)
+    flops = sum(g.flops * g.count for g in counted)
+    assert (found.bf16_tflops, found.tflops) == (flops / 11 / 1e12, flops / 9.5 / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("record", "cached"),
+    [(made(), True), (made(casts=[]), False), (made(tool="te-benchmark"), False), (made(casts=[], tool="t"), False)],
+)
+def test_weights_are_cached_where_casts_were_timed_alone(record, cached):
+    assert (CACHED in [(s.mode, s.gemm) for s in sums(record)]) is cached
+
+
+FUSED = ["triton_red_fused_0", "triton_per_fused_1"]
+UPGRADED = made().provenance.model_copy(update={"packages": {**made().provenance.packages, "torch": "3.0"}})
+
+
+def test_another_compiler_may_fuse_casts_as_it_sees_fit():
+    """Then no cast is timed alone. One that costs time is still seen."""
+    fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
+    golden = pooling.updated(None, [fused])
+    more = changed(
+        made(casts=[], provenance=UPGRADED),
+        "up fprop training",
+        kernels=[*FUSED, "triton_poi_fused_2", "nvjet_sm90_qqtst"],
+    )
+    assert judged(more, golden).status == "pass"
+    slow = changed(more, "up fprop training", recipe_seconds=[s * 1.2 for s in more.gemms[13].recipe_seconds])
+    assert judged(slow, golden).headline.startswith("slower: up fprop training")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "words"),
+    [
+        ([*FUSED, "triton_poi_fused_2"], "3 kernels next to the GEMM, golden 2: an extra cast"),
+        (FUSED[:1], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
+    ],
+)
+def test_same_compiler_fuses_casts_alike(kernels, words):
+    fused = changed(made(casts=[]), "up fprop training", kernels=[*FUSED, "nvjet_sm90_qqtst"])
+    other = changed(fused, "up fprop training", kernels=[*kernels, "nvjet_sm90_qqtst"])
+    verdict = judged(other, pooling.updated(None, [fused]))
+    assert (verdict.status, verdict.headline) == ("fail", f"up fprop training: {words}")
+
+
+def test_casts_of_other_packages_count_if_they_run_alone():
+    """The casts of another linear say nothing about those of this one."""
+    others = [c for c in made().casts if c.linear != "up"]
+    kernels = ["cast"] * 3 + ["nvjet_sm90_qqtst"]
+    assert (
+        judged(changed(made(casts=others, provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "pass"
+    )
+    assert judged(changed(made(provenance=UPGRADED), "up fprop training", kernels=kernels)).status == "fail"
+
+
+def test_each_native_recipe_has_a_gemm_cell_and_no_variant_has():
+    found = gemm_cells(shapes.known())
+    assert {c.recipe for c in found} == {
+        r.name for r in RECIPES.values() if r.native and not r.base and r.linear.quantized
+    }
+    assert {c.model for c in found} == set(shapes.known())
+    assert {c.execution for c in found} == {Execution.NATIVE}
+
+
+@pytest.mark.parametrize(
+    ("check", "model"),
+    [("throughput", "1b"), ("block throughput", "llama3-8b"), ("GEMM throughput", "llama3-8b"), ("sharded", "micro")],
+)
+def test_known_failure_of_a_timed_or_sharded_check_is_valid(tmp_path, check, model):
+    entry = f"""
+[[known]]
+recipe = "te-current"
+model = "{model}"
+execution = "native"
+check = "{check}"
+status = "fail"
+says = "too slow"
+link = "https://example.org/issues/7"
+expires = 2026-03-02
+why = "the kernels of this version are slow"
+"""
+    (tmp_path / known_failures.FILE).write_text(entry)
+    cells = list(selection.known_cells(selection.suite_cells(presets())).values())
+    assert known_failures.load(tmp_path, datetime.date(2026, 3, 1)).problems([], cells, CHECKS) == []

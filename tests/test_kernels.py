@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from fp8parity.checks import dispatch
+from fp8parity.records.gemms import is_gemm, is_quantized, select_casts
 from fp8parity.records.times import Category
 from fp8parity.timing import kernels
 from fp8parity.timing.kernels import Launch, busy, by_mark, category_of, split_of
+from sessions import cell
 
 SEEN = {
     "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_NTT": Category.GEMM,
@@ -100,3 +104,102 @@ def test_launches_are_kernels_of_the_gpu_without_ranges_of_the_host(monkeypatch)
     assert kernels.launches(lambda: None) == [Launch("nvjet_a", 1.0, 3.0)]
     with pytest.raises(RuntimeError, match="saw 0 marks and not 1"):
         kernels.names([lambda: None])
+
+
+BF16 = [
+    "nvjet_sm90_tst_128x256",
+    "nvjet_tst_64x8",
+    "ampere_bf16_s1688gemm",
+    "cutlass3x_device_kernel",
+    "a_s16816_xmma_b",
+    "NVJET_tst",
+]
+FP8 = [
+    "nvjet_sm90_qqtst", "nvjet_sm100_qrsst", "nvjet_rqtst", "nvjet_sm100_mxq", "nvjet_sm100_ofp4", "nvjet_sm100_nvt", "gemm_e4m3",
+    "gemm_e5m2", "gemm_e2m1", "gemm_f8f6f4", "gemm_float8", "gemm_Float4", "fp8_gemm", "fp4_gemm",
+]  # fmt: skip
+OTHER = [
+    "flash_gemm", "fmha_gemm", "sdpa_gemm", "attn_gemm", "gemm_splitK_x_reduce", "cudnn_gemm", "row_col_rht_gemm", "cast", "device_kernel",
+    "xmma",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BF16)
+def test_a_gemm_of_bf16_is_not_quantized(name):
+    assert (is_gemm(name), is_quantized(name)) == (True, False)
+
+
+@pytest.mark.parametrize("name", FP8)
+def test_a_gemm_of_quantized_operands(name):
+    assert (is_gemm(name), is_quantized(name)) == (True, True)
+
+
+def test_all_other_kernels_are_beside_the_gemms():
+    assert not any(is_gemm(name) for name in OTHER)
+    assert select_casts([BF16[0], *OTHER, FP8[0]]) == OTHER
+
+
+FP8_GEMM = "nvjet_sm90_qqtst_128x256_128x6_2x1_v_bz_coopA_TNT"
+MIXED = "nvjet_sm90_qrtst_128x256_128x6_2x1_v_bz_TNT"
+BF16_GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_coopA_TNN"
+
+
+LINEAR = {"fprop": [FP8_GEMM], "dgrad": [MIXED], "wgrad": [MIXED]}
+FORWARD, BACKWARD = [FP8_GEMM] * 7 + [BF16_GEMM], [MIXED] * 14 + [BF16_GEMM] * 2
+"""A pass of a model of one layer: seven linears, and the head in BF16."""
+
+
+def verdict(session, monkeypatch, linear=LINEAR, forward=FORWARD, backward=BACKWARD, recipe="te-current"):
+    """The check's verdict of a run whose profiler saw these kernels."""
+    spec = session.spec(cell(recipe, "emulated", "nano"))
+    monkeypatch.setattr(session, "spec", lambda cell: replace(spec, execution="native"))
+    monkeypatch.setattr(dispatch, "_of_linear", lambda spec: linear)
+    monkeypatch.setattr(dispatch, "_of_model", lambda spec: {"forward": forward, "backward": backward})
+    found = session.numerics("dispatch", cell(recipe, "native", "nano"))
+    return found, {place for place, _ in found.lines if " @ " in place}
+
+
+def test_fp8_everywhere_is_green(session, monkeypatch):
+    found, _ = verdict(session, monkeypatch)
+    assert found.status == "pass", found.message()
+
+
+@pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
+@pytest.mark.parametrize("instead", [[BF16_GEMM], []])
+def test_gemm_fallen_back_or_missing_is_named(session, monkeypatch, gemm, instead):
+    found, places = verdict(session, monkeypatch, linear=LINEAR | {gemm: instead})
+    assert found.status == "fail"
+    assert places == {f"{gemm} kernels off @ linear"}
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "places"),
+    [
+        ([BF16_GEMM, *FORWARD[1:]], BACKWARD, {"quantized kernels off @ forward", "BF16 kernels off @ forward"}),
+        (FORWARD, [BF16_GEMM, *BACKWARD[1:]], {"quantized kernels off @ backward", "BF16 kernels off @ backward"}),
+        (FORWARD[1:], BACKWARD, {"quantized kernels off @ forward"}),
+        (
+            [FP8_GEMM] * 8,
+            BACKWARD,
+            {"quantized kernels off @ forward", "BF16 kernels off @ forward"},
+        ),  # the head was quantized too
+    ],
+)
+def test_layer_fallen_back_is_seen(session, monkeypatch, forward, backward, places):
+    found, seen = verdict(session, monkeypatch, forward=forward, backward=backward)
+    assert (found.status, seen) == ("fail", places)
+
+
+def test_wgrad_in_bf16_by_the_recipe_passes(session, monkeypatch):
+    linear = {
+        "fprop": [FP8_GEMM],
+        "dgrad": [FP8_GEMM, BF16_GEMM],
+        "wgrad": [FP8_GEMM, BF16_GEMM],
+    }  # torchao computes both gradients at once
+    backward = [FP8_GEMM] * 7 + [BF16_GEMM] * 9
+    found, _ = verdict(session, monkeypatch, linear, backward=backward, recipe="ao-rowwise-gw-hp")
+    assert found.status == "pass", found.message()
+    found, places = verdict(
+        session, monkeypatch, linear | {"wgrad": [FP8_GEMM, FP8_GEMM]}, backward=backward, recipe="ao-rowwise-gw-hp"
+    )
+    assert (found.status, places) == ("fail", {"wgrad kernels off @ linear"})

@@ -51,10 +51,9 @@ def left_in_bf16(name: str) -> Plant:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["micro", "tiny"])
-def test_trained_state_has_learned_context(name, session):
-    """Its held-out loss went half of the way from the unigram to the bigram entropy. micro: 62%, tiny: 110%, mini: 123%."""
-    config, stream = presets()[name].model, corpus.load("topics")
+def test_trained_state_has_learned_context(session):
+    """Its held-out loss went half of the way from the unigram to the bigram entropy. micro: 62%."""
+    config, stream = presets()["micro"].model, corpus.load("topics")
     assert stream.floor is not None
     model = gradients.models.build(config, 0)
     learnt = []

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source
-from fp8parity.records import atomic
+from fp8parity.records import files
 from fp8parity.records.cell import Execution
-from fp8parity.records.locks import golden, locked
+from fp8parity.records.files import lock_golden, locked
 from fp8parity.training import hardware as locks
 from fp8parity.training.hardware import GPU, Use
 
@@ -75,7 +75,7 @@ def test_second_process_waits_and_says_for_whom(tmp_path, capfd, quiet):
 def test_killed_holder_blocks_no_other(tmp_path, capfd):
     path = tmp_path / "a.lock"
     code = (
-        "import os, sys, pathlib\nfrom fp8parity.records.locks import locked\n"
+        "import os, sys, pathlib\nfrom fp8parity.records.files import locked\n"
         "with locked(pathlib.Path(sys.argv[1])):\n    os.kill(os.getpid(), 9)"
     )
     environment = os.environ | {"PYTHONPATH": str(ROOT / "fixtures")}
@@ -86,10 +86,10 @@ def test_killed_holder_blocks_no_other(tmp_path, capfd):
 
 
 def test_golden_folder_is_held_if_it_exists(tmp_path):
-    with golden(tmp_path / "golden"):
+    with lock_golden(tmp_path / "golden"):
         assert list(tmp_path.iterdir()) == []
     (tmp_path / "golden").mkdir()
-    with golden(tmp_path / "golden"), holding(golden(tmp_path / "golden")) as second:
+    with lock_golden(tmp_path / "golden"), holding(lock_golden(tmp_path / "golden")) as second:
         assert not second.holds.wait(0.2)
 
 
@@ -133,7 +133,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def new_process() -> None:
-    atomic._remove_leftovers.cache_clear()
+    files._remove_leftovers.cache_clear()
 
 
 def kill(*_: object) -> None:
@@ -146,18 +146,18 @@ def mode_of(path: Path) -> int:
 
 def test_write_makes_folders_and_a_readable_file(tmp_path):
     path = tmp_path / "a" / "b" / "c.json"
-    assert atomic.write(path, "new").read_text() == "new"
+    assert files.write(path, "new").read_text() == "new"
     assert mode_of(path) == 0o644
-    assert atomic.write(path, b"newer").read_bytes() == b"newer"
+    assert files.write(path, b"newer").read_bytes() == b"newer"
     assert [p.name for p in path.parent.iterdir()] == ["c.json"]
 
 
 @pytest.mark.parametrize("moment", ["fsync", "replace"])
 def test_write_interrupted_leaves_the_old_file(tmp_path, monkeypatch, moment):
-    path = atomic.write(tmp_path / "report.html", "old")
+    path = files.write(tmp_path / "report.html", "old")
     monkeypatch.setattr(os, moment, kill)
     with pytest.raises(Killed):
-        atomic.write(path, "new" * 100_000)
+        files.write(path, "new" * 100_000)
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
@@ -170,7 +170,7 @@ def test_leftovers_of_killed_writers_are_removed(tmp_path, age, stays):
         path.write_text("half")
     for path in (file, part, other):
         os.utime(path, (time.time() - age,) * 2)
-    atomic.write(tmp_path / "b.json", "new")
+    files.write(tmp_path / "b.json", "new")
     assert [file.exists(), part.exists(), other.exists()] == [stays, stays, True]
 
 
@@ -180,7 +180,7 @@ def test_full_disk_is_an_error_with_the_path(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match=r"cannot write .*a\.json: No space left on device"):
-        atomic.write(tmp_path / "a.json", "new")
+        files.write(tmp_path / "a.json", "new")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -196,9 +196,9 @@ def test_new_file_never_replaces_another(tmp_path, monkeypatch, links, exists):
     if exists:
         path.write_text("old")
         with pytest.raises(OSError, match="cannot write .*a: File exists"):
-            atomic.write(path, "new", new=True)
+            files.write(path, "new", new=True)
     else:
-        atomic.write(path, "new", new=True)
+        files.write(path, "new", new=True)
     assert path.read_text() == ("old" if exists else "new")
     assert len(list(tmp_path.iterdir())) == 1
 
@@ -207,14 +207,14 @@ def test_folder_is_whole_or_absent(tmp_path):
     place = tmp_path / "a" / "set"
 
     def fail() -> None:
-        with atomic.folder(place) as made:
+        with files.folder(place) as made:
             (made / "a").write_text("a")
             kill()
 
     with pytest.raises(Killed):
         fail()
     assert list(place.parent.iterdir()) == []
-    with atomic.folder(place) as made:
+    with files.folder(place) as made:
         (made / "a").write_text("a")
         assert not place.exists()
     assert (place / "a").read_text() == "a"

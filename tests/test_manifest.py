@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
 from fp8parity.records import manifest
-from fp8parity.records.manifest import Manifest
+from fp8parity.records.manifest import Manifest, Shard
 from fp8parity.records.schema import Measurements
 from fp8parity.records.storage import load_records, name_of, write_json
+from narrowed import some
 from processes import Done, run
 from projects import ROOT, make
 
 pytestmark = pytest.mark.slow
-GEMM = (
-    *("suites/numerics", "-k", "gemm or codes", "--execution", "emulated", "--recipe", "te-current"),
-    *("--golden-dir", str(ROOT / "golden")),
-)
+GEMM = ("suites/numerics", "-k", "gemm or codes", "--execution", "emulated", "--golden-dir", str(ROOT / "golden"))
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +25,9 @@ def project(tmp_path_factory) -> Path:
     return make(tmp_path_factory.mktemp("project"))
 
 
-def gate(project: Path, records: Path, *more: str, **variables: str) -> Done:
-    return run("pytest", *GEMM, "--parity-records", str(records), *more, cwd=project, **variables)
+def gate(project: Path, records: Path, *more: str, recipes: Sequence[str] = ("te-current",), **variables: str) -> Done:
+    chosen = [part for name in recipes for part in ("--recipe", name)]
+    return run("pytest", *GEMM, *chosen, "--parity-records", str(records), *more, cwd=project, **variables)
 
 
 def only(records: Path) -> Manifest:
@@ -165,3 +165,65 @@ def test_report_reads_the_records_of_its_own_session_only(project, session, tmp_
     write_json(folder / name_of(other), other)
     assert gate(project, folder, "--parity-report", str(report)).returncode == 0
     assert "te-current" in report.read_text() and "FOREIGN" not in report.read_text()
+
+
+# A gate that is split over machines: each shard in a session of its own, then ``merge`` and ``judge`` on what they leave.
+
+RECIPES = ("te-current", "te-block", "bf16")
+
+
+@pytest.fixture(scope="module")
+def shards(project, tmp_path_factory) -> list[Path]:
+    """The records folders of two shards, the second one numbered by a scheduler."""
+    folders = [tmp_path_factory.mktemp("shard") / "records" for _ in range(2)]
+    first = gate(project, folders[0], "--parity-shard", "1/2", recipes=RECIPES)
+    scheduler = {"BUILDKITE_PARALLEL_JOB": "1", "BUILDKITE_PARALLEL_JOB_COUNT": "2"}
+    done = gate(project, folders[1], "--parity-shard", "auto", recipes=RECIPES, **scheduler)
+    assert (first.returncode, done.returncode) == (0, 0), first.stdout + done.stdout
+    return folders
+
+
+def split_of(folder: Path) -> str:
+    return some(only(folder).shard).split
+
+
+def test_manifest_of_a_shard_has_its_index(shards):
+    found = [only(folder).shard for folder in shards]
+    assert found == [Shard(index=i, count=2, split=split_of(shards[0])) for i in (1, 2)]
+    assert len(split_of(shards[0])) == 64
+    ran = [[s.test for s in only(folder).selected if s.outcome == "passed"] for folder in shards]
+    assert len(ran[0]) + len(ran[1]) == 5  # codes does not run for BF16
+    assert min(map(len, ran)) == 2
+
+
+def test_merged_shards_are_accepted(shards, tmp_path, capsys):
+    out = tmp_path / "all.zip"
+    assert main(["merge", str(out), *map(str, shards)]) == 0
+    assert "5 records of 1 environment, from 2 sets" in capsys.readouterr().out
+    assert judged(out) == 0
+    assert "Accept" in capsys.readouterr().out
+
+
+def test_missing_shard_is_refused(shards, tmp_path, capsys):
+    out = tmp_path / "part.zip"
+    assert main(["merge", str(out), str(shards[1])]) == 1
+    words = f"shard 1 of 2 is missing, and shard 2 is here (split {split_of(shards[1])[:8]})"
+    assert f"{out}: {words}" in capsys.readouterr().out
+    assert judged(out) == 1
+    told = capsys.readouterr().out
+    assert words in told
+    assert "Refuse" in told
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--parity-shard", "3/2"), "--parity-shard 3/2: shard 3 of 2 does not exist; shards are counted from 1"),
+        (("--parity-shard", "auto"), "--parity-shard auto: none of these variables is set"),
+        (("--parity-shard", "1/60"), "--parity-shard 1 of 60: 5 tests can run; use at most that number of shards"),
+    ],
+)
+def test_impossible_shard_is_wrong_usage(project, tmp_path, options, words):
+    done = gate(project, tmp_path, *options, recipes=RECIPES)
+    assert done.returncode == 4
+    assert words in done.stderr + done.stdout

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import own_models
 import pytest
+import torch
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.runner import NOT_OURS
+from fp8parity.workload.own import HELD_OUT, OwnModel
+from own_models import Pair, ids, small, trained
 from processes import Done, run
 from projects import commit
+from torch import nn
 
 ROOT = Path(__file__).parents[1]
 
@@ -97,3 +105,165 @@ def test_hook_takes_an_own_model(tmp_path):
     )
     done = run("pytest", "suites/convergence", "--model", "my-gpt2", "--collect-only", "-q", cwd=project)
     assert "test_loss_parity[te-current-my-gpt2-emulated]" in done.stdout, done.stdout
+
+
+COUNT = itertools.count()
+STREAM = torch.Generator().manual_seed(0)
+
+
+def loss_of(module, tokens, targets):
+    return nn.functional.cross_entropy(module(tokens).float().flatten(0, 1), targets.flatten())
+
+
+def unseeded(seed):
+    module = Pair()
+    nn.init.normal_(module.inner.weight, generator=STREAM)
+    return module
+
+
+def constant(seed):
+    torch.manual_seed(0)
+    return Pair()
+
+
+def untrained(seed):
+    return Pair().requires_grad_(False)
+
+
+class Dropped(Pair):
+    def forward(self, tokens):
+        return self.unembed(nn.functional.dropout(self.inner(self.embedding(tokens)), 0.1))
+
+
+def floats(seed, step):
+    return torch.randn(16, 32), torch.zeros(16)
+
+
+def changed(change):
+    """``loss`` with a change, as a field of a model."""
+    return {"loss": lambda *args: change(loss_of(*args))}
+
+
+def batch_of(make):
+    """A batch of one tensor, as a field of a model."""
+    return {"batches": lambda seed, step: (make(seed, step),)}
+
+
+HELD = "held out, is the same batch as batches(0, 0)"
+FLOATS = {"loss": lambda m, x, y: m.inner(x).float().sum() ** 2, "batches": floats}
+INVALID = {
+    "loss None": ({"loss": lambda *a: None}, "its loss returned NoneType; return the mean loss as a scalar tensor"),
+    "loss by row": (changed(lambda x: x * torch.ones(8)), "its loss returned a tensor of shape [8]"),
+    "loss in BF16": (changed(lambda x: x.bfloat16()), "its loss is torch.bfloat16"),
+    "loss detached": (changed(lambda x: x.detach()), "its loss has no gradient"),
+    "loss negative": (changed(lambda x: x - 9), "gaps are relative, so it must be positive and finite"),
+    "loss NaN": (changed(lambda x: x * torch.nan), "its first loss is nan"),
+    "dropout": (
+        {"loss": loss_of, "factory": lambda seed: Dropped()},
+        "on the same weights and batch; switch dropout off",
+    ),
+    "inputs in FP32": (FLOATS, "weights are BF16, so floating-point inputs must be BF16"),
+    "no tuple": ({"batches": lambda *at: {"ids": ids(*at)[0]}}, "batches(0, 0) returned dict; return a tuple"),
+    "a counter": (batch_of(lambda *at: torch.tensor(next(COUNT))), "batches(0, 0) returned another batch the second"),
+    "one batch": (batch_of(lambda *at: torch.arange(8)), "batches(0, 1) is the same batch as batches(0, 0)"),
+    "one batch a step": (batch_of(lambda seed, step: torch.tensor(step)), "batches(1, 0) is the same batch as"),
+    "validation": (batch_of(lambda seed, step: torch.tensor([seed % HELD_OUT, step])), HELD),
+    "no module": ({"factory": lambda seed: None}, "factory(0) returned NoneType; return an nn.Module"),
+    "other weights": ({"factory": unseeded}, "factory(0) returned other weights the second time"),
+    "equal weights": ({"factory": constant}, "factory(0) and factory(1) returned the same weights"),
+    "nothing trained": ({"factory": untrained}, "no parameter of the module is trained"),
+}
+
+
+@pytest.fixture
+def trajectory(session, tmp_path):
+    def make(model: OwnModel, recipe: str = "bf16", corpus: str = ""):
+        session.presets = {model.name: model}
+        execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+        return session.trajectory(
+            Cell(model=model.name, recipe=recipe, execution=execution, corpus=corpus or model.corpus), 0
+        )
+
+    yield make
+    assert not [p for p in tmp_path.rglob("*") if p.is_file() and p.suffix != ".lock"], "something was half-written"
+
+
+@pytest.mark.parametrize(("fields", "sentence"), INVALID.values(), ids=INVALID)
+def test_wrong_model_is_one_sentence_and_no_file(fields, sentence, trajectory):
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+        trajectory(small(**fields))
+    assert str(error.value).startswith("pair: ") and "\n" not in str(error.value)
+
+
+class Attends(nn.Module):
+    def __init__(self, size=32, heads=2):
+        super().__init__()
+        self.embedding, self.attention = nn.Embedding(64, 32), nn.MultiheadAttention(size, heads, batch_first=True)
+        self.unembed = nn.Linear(32, 64)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        return self.unembed(self.attention(x, x, x, need_weights=False)[0])
+
+
+def odd(seed):
+    module = Pair(tied=False)
+    module.inner, module.unembed = nn.Linear(32, 40), nn.Linear(40, 64)
+    return module
+
+
+def half_odd(seed):
+    """Its first linear has no obstacle, and the second one has 40 outputs."""
+    module = Pair(tied=False)
+    module.unembed = nn.Linear(32, 40)
+    return module
+
+
+def short(seed, step):
+    return tuple(t[:, :3] for t in ids(seed, step))
+
+
+class WithoutLinears(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(64, 64)
+
+    def forward(self, tokens):
+        return self.embedding(tokens)
+
+
+UNFIT = {
+    "dimensions": ({"factory": odd}, "inner.out_features = 40 is not divisible by 16"),
+    "rows": ({"batches": short}, "inner sees 24 rows a microbatch, and they are not divisible by 16"),
+    "not called": ({"factory": lambda seed: Attends()}, "attention.out_proj is not called as a module"),
+    "nothing to convert": ({"factory": lambda seed: WithoutLinears()}, "converted no module"),
+}
+
+
+@pytest.mark.parametrize(("fields", "sentence"), UNFIT.values(), ids=UNFIT)
+def test_unfit_model_is_refused_by_the_recipe(fields, sentence, trajectory, eager):
+    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+        trajectory(small(**fields), "te-current")
+    assert str(error.value).startswith("te-current") and "\n" not in str(error.value)
+
+
+def test_module_kept_in_bf16_is_no_obstacle(eager):
+    attends = small(factory=lambda seed: Attends(), keep=("attention",))
+    assert [m.fqn for m in trained(attends, "te-current").inventory] == ["unembed"]
+    uneven = small(factory=half_odd, batches=lambda *at: tuple(t % 40 for t in ids(*at)), keep=("unembed",))
+    assert [m.fqn for m in trained(uneven, "te-current").inventory] == ["inner"]
+
+
+def test_another_corpus_is_refused(trajectory):
+    with pytest.raises(ValueError, match=r"pair: it has its own batches \(chain\), not topics; leave out --corpus"):
+        trajectory(small(), corpus="topics")
+
+
+def test_numerics_checks_need_a_model_of_this_project(session):
+    session.presets = {"pair": small()}
+    cell = Cell(model="pair", recipe="te-current", execution=Execution.EMULATED, corpus="chain")
+    assert session.skip_reason("gradients", cell) == NOT_OURS.format("pair")
+    for work in (lambda: session.measure("gradients", cell), lambda: session.spec(cell)):
+        with pytest.raises(ValueError, match="pair is your own model, and this check needs one of this project's"):
+            work()
+    assert session.gradients(cell.control) == []

@@ -10,27 +10,36 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import projects
 import pytest
 import torch
 from fp8parity import cli
 from fp8parity.judging import references
+from fp8parity.records import manifest
 from narrowed import load_trajectory
-from processes import environment, started
+from processes import FIXTURES, TIMEOUT, Done, environment, run, started
 from projects import CONVERGENCE, commit, record_golden, start
 
 pytestmark = pytest.mark.slow
+
 CODE = "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    made = projects.make(tmp_path)
+@pytest.fixture(scope="module")
+def with_golden(tmp_path_factory) -> Path:
+    made = projects.make(tmp_path_factory.mktemp("project"))
     record_golden(made)
     commit(made)
     shutil.rmtree(made / ".parity")
     return made
+
+
+@pytest.fixture
+def project(with_golden: Path, tmp_path: Path) -> Path:
+    shutil.copytree(with_golden, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return tmp_path
 
 
 def test_gate_from_golden_to_report(project, tmp_path_factory):
@@ -45,6 +54,9 @@ def test_gate_from_golden_to_report(project, tmp_path_factory):
     assert "Accept: all 3 checks are green" in (project / "out.md").read_text()
     rows = json.loads((project / "out.json").read_text())["rows"]
     assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "te-delayed"}
+
+    [made] = manifest.load([project / ".parity"])
+    assert made.workers == 2 and {s.worker for s in made.selected if s.outcome == "passed"} == {"gw0", "gw1"}
 
     # Two workers share a control: it was trained once.
     before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*-seed*.json")}
@@ -104,3 +116,58 @@ def test_required_cell_without_one_of_its_checks_is_red(tmp_path):
 def test_compiler_traces_do_not_hide_a_verdict(caplog):
     torch.compile(lambda x: x.sin() + 1, backend="eager")(torch.ones(3))
     assert sum(record.name == "torch.__trace" for record in caplog.records) <= 1
+
+
+BROKEN = """
+from fp8parity.numerics import scaling
+
+sound = scaling.SCALE_RULES["te-fp32"]
+scaling.SCALE_RULES["te-fp32"] = lambda amax, fmt: 2 * sound(amax, fmt)  # saturates what was largest
+"""
+
+
+class Sides(NamedTuple):
+    """The folder of both record sets, and how the runs ended."""
+
+    folder: Path
+    old: Done
+    new: Done
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory) -> Sides:
+    folder = tmp_path_factory.mktemp("upgrade")
+    (folder / "broken_release.py").write_text(BROKEN)
+    cells = ("suites/numerics", "-k", "gemm", "--recipe", "te-current", "--recipe", "te-block", "--recipe", "bf16")
+
+    def record(name: str, *arguments: str) -> Done:
+        terms = ("--execution", "auto", "-m", "cpu", "--parity-records", str(folder / name))
+        # The plugin changes the library, so it needs a process of its own.
+        with started("pytest", *cells, *terms, *arguments, path=(FIXTURES, str(folder))) as process:
+            out, err = process.communicate(timeout=TIMEOUT)
+        return Done(process.returncode, out, err, seconds=0.0)
+
+    report = ("--parity-report", str(folder / "report.md"))
+    return Sides(folder, record("old"), record("new", "-p", "broken_release", *report))
+
+
+def test_broken_release_is_refused_and_named(sides):
+    assert (sides.old.returncode, sides.new.returncode) == (0, 1), sides.new.stdout
+    first = (sides.folder / "report.md").read_text().split("\n\n")[1]
+    assert first.startswith("**Refuse: te-current emulated on tiny fails (gemm:"), first
+
+
+def test_comparison_names_the_recipe_and_not_the_framework(sides):
+    old, new, report = (str(sides.folder / name) for name in ("old", "new", "compare.json"))
+    done = run("fp8parity", "compare", old, new, "--report", report)
+    assert done.returncode == 1, done.stdout
+    first = done.stdout.splitlines()[0]
+    assert "te-current-tiny-emulated gemm" in first and "ramework" not in first and "te-block" not in first
+    changes = json.loads(Path(report).read_text())["changes"]
+    effects = {c["cell"]["recipe"]: c["effect"] for c in changes}
+    assert effects == {"te-current": "regression", "te-block": "none", "bf16": "none"}
+
+
+def test_way_back_is_a_gain(sides):
+    done = run("fp8parity", "compare", str(sides.folder / "new"), str(sides.folder / "old"))
+    assert done.returncode == 0, done.stdout

@@ -41,12 +41,6 @@ def micro(recipe: str, variant: Variant | None = None, schedule: Schedule = SHOR
     return loop.train(config, recipes.get(recipe), execution, schedule, data, seed, device=CPU, variant=variant)
 
 
-def half_quantized(parts: Parts) -> None:
-    for module in parts.model.layers[0].modules():  # type: ignore[operator, index, union-attr]  # nn.Module's attributes have no types
-        if isinstance(module, EmulatedLinear):
-            module.spec = LinearSpec()
-
-
 def untrained(parts: Parts) -> None:
     """The weight gradients of one linear are zero from now on."""
     parts.model.get_parameter("layers.1.mlp.up_proj.weight").register_hook(torch.zeros_like)
@@ -82,7 +76,6 @@ def test_a_sound_run_is_green(eager):
     ("change", "words"),
     [
         (switch_off, "is equal to BF16's in step 15"),
-        (half_quantized, "quantization stopped during the run"),
         (misscaled, "the gradient of layers.0.attention.q_proj.weight has an SQNR of 0.7 dB to BF16's in step 15"),
         (untrained, "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 15"),
     ],
@@ -113,7 +106,7 @@ def test_the_early_step_is_before_the_first_validation(changes, found):
     assert probe.steps_of(replace(SCHEDULES["micro"], **changes)) == found
 
 
-@pytest.mark.parametrize(("recipe", "accumulation"), [("te-delayed", 1), ("te-nvfp4", 3), ("ao-mxfp8", 1)])
+@pytest.mark.parametrize(("recipe", "accumulation"), [("te-delayed", 1), ("te-nvfp4", 2)])
 def test_training_is_bit_equal_without_the_probe(recipe, accumulation, monkeypatch, eager):
     """Stochastic rounding draws from a generator, delayed scales keep amaxes: neither sees the probe."""
     schedule = replace(SHORT, steps=8, validation_every=5, accumulation=accumulation)

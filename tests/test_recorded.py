@@ -16,10 +16,9 @@ from fp8parity.cli import blocks, gemm
 from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import timings
-from test_block_command import SHAPE
-from test_split import KV, Q
-from test_split import made as split_of
+from timings import KV, SHAPE, Q
 from timings import made as timed
+from timings import split as split_of
 
 SPLIT = split_of(Q, KV)
 OTHER = split_of(Q).model_copy(update={"variant": "eager", "provenance": reports.provenance(device="NVIDIA Other")})

@@ -63,6 +63,18 @@ class TestWheel:
         assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
 
 
+def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
+    blocked = ("torch", "torchao", "pytest", "xdist", "datasets")
+    sets = [str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")]
+    commands = [["judge", sets[0]], ["power"], ["gemm", "--from", sets[1]], ["split", "--from", sets[2]]]
+    (tmp_path / "all_commands.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\nfrom fp8parity.cli import main\n"
+        f"for command in {commands}:\n    assert main(command) == 0, command\n"
+    )
+    done = python(Path(f"{tmp_path}:{installed}"), tmp_path, "all_commands")
+    assert done.returncode == 0, done.stderr
+
+
 class TestFolders:
     def test_a_clone_ships_its_own(self):
         assert shipped.folder("golden") == ROOT / "golden" and shipped.folder("suites") == ROOT / "suites"

@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from typing import Any
 
 import pytest
+import reports
 from fp8parity.cli.blocks import table
-from fp8parity.judging.module_filter import propose, speeds
-from fp8parity.records.cell import Mode
-from fp8parity.records.schema import TimeSplit
-from fp8parity.records.times import Category, LinearTime, Split
-from fp8parity.report import timings
-from timings import CELL, HERE
-
-
-def linear(fqns: tuple[str, ...], n: int, bf16: float, own: float) -> LinearTime:
-    noise = [1 + 0.001 * i for i in range(-3, 4)]
-    return LinearTime(
-        fqns=fqns, k=4096, n=n, bf16_seconds=[bf16 * x for x in noise], recipe_seconds=[own * x for x in noise]
-    )
-
-
-Q = linear(("attention.q_proj", "attention.o_proj"), 4096, 2.0e-3, 1.5e-3)
-KV = linear(("attention.k_proj", "attention.v_proj"), 1024, 0.5e-3, 0.6e-3)
-SAME = linear(("mlp.down_proj",), 4096, 1.0e-3, 1.0e-3)
-
-
-def made(*linears: LinearTime, layers: int = 1) -> TimeSplit:
-    sides = [
-        Split(seconds=s, categories={Category.GEMM: 0.8 * s, Category.QUANTIZE: q * s, Category.IDLE: 0.2 * s - q * s})
-        for s, q in ((0.0125, 0.0), (0.0102, 0.1))
-    ]
-    return TimeSplit(
-        cell=CELL, mode=Mode.COMPILED, tokens=4096, bf16=sides[0], recipe=sides[1], linears=list(linears), layers=layers,
-        provenance=HERE, session="s",
-    )  # fmt: skip
+from fp8parity.judging import speed
+from fp8parity.judging.module_filter import filtered, propose, speeds
+from fp8parity.records.schema import Throughput, TimeSplit
+from fp8parity.report import RENDERERS
+from fp8parity.report import timings as shown
+from fp8parity.report.summary import Evidence, Report
+from timings import KV, SAME, SHAPE, Q
+from timings import made as timed
+from timings import split as made
 
 
 def test_slow_linears_are_proposed_with_their_gain():
@@ -70,7 +53,7 @@ def test_the_table_says_shares_linears_and_filter():
 
 def test_the_csv_has_every_bit():
     block = made(KV).model_copy(update={"variant": "eager"})
-    rows = list(csv.DictReader(io.StringIO(timings.SPLIT_RENDERERS["csv"]([made(Q), block]))))
+    rows = list(csv.DictReader(io.StringIO(shown.SPLIT_RENDERERS["csv"]([made(Q), block]))))
     assert [r["category"] for r in rows] == ["gemm", "quantize", "idle"] * 2
     assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
     assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == (
@@ -79,3 +62,86 @@ def test_the_csv_has_every_bit():
         "compiled",
     )
     assert float(rows[0]["bf16_seconds"]) == 0.8 * 0.0125 and float(rows[1]["recipe_share"]) == pytest.approx(0.1)
+
+
+WITHOUT = "without k_proj v_proj"
+
+
+def block_of(ratio: float, variant: str, **changes: Any) -> Throughput:
+    return timed(ratio, variant=variant, **{"block": SHAPE} | changes)
+
+
+def split_of(variant: str = "", **changes: Any) -> TimeSplit:
+    return made(Q, KV, SAME).model_copy(update={"block": SHAPE, "variant": variant} | changes)
+
+
+PLAIN, FILTERED = block_of(1.2, "eager"), block_of(1.25, f"eager {WITHOUT}")
+
+
+class TestFiltered:
+    def test_the_gain_is_the_ratio_of_both_speed_ups(self):
+        [found] = filtered(split_of("eager"), [PLAIN, FILTERED])
+        one, two = speed.measured(PLAIN), speed.measured(FILTERED)
+        low, middle, high = found.gain
+        assert middle == pytest.approx(1.25 / 1.2)
+        assert math.log(middle / low) == pytest.approx(
+            math.hypot(math.log(two.ratio / two.low), math.log(one.high / one.ratio))
+        )
+        assert math.log(high / middle) == pytest.approx(
+            math.hypot(math.log(two.high / two.ratio), math.log(one.ratio / one.low))
+        )
+        assert low < middle < high
+        assert found.variant == f"eager {WITHOUT}"
+
+    @pytest.mark.parametrize(
+        ("of", "records"),
+        [
+            (split_of(""), [PLAIN, FILTERED]),
+            (split_of("eager"), [FILTERED]),
+            (split_of("eager"), [PLAIN, block_of(1.1, "eager 1x32")]),
+            (split_of("eager"), [PLAIN, block_of(1.1, f"1x32 {WITHOUT}")]),
+            (split_of("eager"), [block_of(1.2, "eager", block=SHAPE.model_copy(update={"sequence": 8})), FILTERED]),
+            (split_of("eager", block=SHAPE.model_copy(update={"sequence": 8})), [PLAIN, FILTERED]),
+            (split_of("eager", cell=PLAIN.cell.model_copy(update={"recipe": "te-block"})), [PLAIN, FILTERED]),
+            (split_of("eager"), [PLAIN, FILTERED.model_copy(update={"recipe_memory": 0})]),
+            (split_of("", block=None), [block_of(1.2, "", block=None), block_of(1.25, WITHOUT, block=None)]),
+        ],
+        ids=[
+            "setting",
+            "alone",
+            "no filter",
+            "other setting",
+            "other shapes",
+            "other block",
+            "other cell",
+            "unusable",
+            "a step",
+        ],
+    )
+    def test_blocks_with_other_differences_do_not_count(self, of, records):
+        assert filtered(of, records) == []
+
+    def test_a_split_step_takes_any_block_of_its_model(self):
+        whole = split_of("", block=None, layers=4)
+        assert [f.variant for f in filtered(whole, [PLAIN, FILTERED])] == [FILTERED.variant]
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    return Report([], {}, [], "m", Evidence([split_of("eager"), PLAIN, FILTERED]))
+
+
+def test_a_report_shows_the_slowest_linear_first(report):
+    rows = reports.texts(reports.tables(report)["Linears of te-current native, base, block, eager"])
+    assert [row[0].split(",")[0] for row in rows] == ["attention.k_proj", "mlp.down_proj", "attention.q_proj"]
+    assert rows[0][1:] == ["500.0", "600.0", "0.833 [0.833, 0.833] slower"] and rows[2][3] == "1.333 [1.333, 1.333]"
+
+
+@pytest.mark.parametrize("ending", [".html", ".md"])
+def test_linears_are_shown_below_where_the_time_goes(report, ending):
+    text = RENDERERS[ending](report)
+    places = [text.index(words) for words in (
+        "Throughput in depth</h2>" if ending == ".html" else "## Throughput in depth", "quantize 1.020",
+        "Each linear alone: te-current native, base, block, eager", "predicted gain +2.0%", "measured gain +4.2%", "attention.k_proj, ",
+    )]  # fmt: skip
+    assert places == sorted(places)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
-from fp8parity.checks import state
+from fp8parity.checks import checkpoint, gradients, layers, places, state
+from fp8parity.checks.protocol import RunSpec
+from fp8parity.checks.short_run import ShortRun
 from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.scaling import SCALE_RULES
+from fp8parity.recipes import RECIPES
+from fp8parity.recipes.registry import preload, skip_reason
+from fp8parity.records.cell import Execution
+from fp8parity.training.hardware import detect, reset_state
+from sessions import cell, shorten
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import subject
 
@@ -87,3 +99,137 @@ def test_overwritten_operand_is_seen_in_wgrad(uses, monkeypatch):
     found = uses("te-current")
     assert found["wgrad"] < 3
     assert found["fprop"] > 27 and found["dgrad"] > 23
+
+
+EMULATED = [
+    ("te-current", "te-current-pow2"),
+    ("te-delayed", "te-delayed-recent"),
+    ("te-nvfp4", "te-mxfp8-2d"),
+    ("te-block", "ao-rowwise"),
+]
+TORCHAO = [
+    ("ao-tensorwise", "ao-rowwise"),
+    ("ao-tensorwise", "ao-tensorwise-filtered"),
+    ("ao-rowwise-gw-hp", "ao-mxfp8"),
+]
+NATIVE = [
+    ("te-current", "te-current-pow2"),
+    ("te-current", "te-current-backward-dequantized"),
+    ("te-block", "te-block-fp32"),
+    ("te-block", "te-block-e5m2"),
+    ("te-delayed", "te-delayed-recent"),
+    ("te-delayed", "te-current"),
+]
+"""Recipes of one class of Transformer Engine with other options, and two classes."""
+
+STEPS = 2
+
+
+def alone(spec: RunSpec) -> list[torch.Tensor]:
+    """The gradients of a run, and the isolation that ``Runner`` and the loop give each cell."""
+    try:
+        return ShortRun(spec).run(STEPS)
+    finally:
+        reset_state()
+
+
+def equal(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def followed_by(first: RunSpec, second: RunSpec) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """A recipe trains the same before and after another one, and the other one does something else. Return the gradients of both."""
+    before, other = alone(first), alone(second)
+    assert equal(before, alone(first))
+    assert not equal(before, other)
+    return before, other
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.slow
+@pytest.mark.parametrize(("a", "b"), EMULATED + TORCHAO)
+def test_one_after_the_other_and_both_at_a_time(session, a, b):
+    specs = [session.subject(name) for name in (a, b)]
+    wanted = followed_by(*specs)
+    runs = [ShortRun(spec) for spec in specs]
+    taken = [[run.step(n) for run in runs] for n in range(STEPS)]
+    for i, spec in enumerate(specs):
+        assert equal(wanted[i], [steps[i] for steps in taken]), spec.recipe.name
+
+
+@pytest.mark.usefixtures("eager")
+@pytest.mark.parametrize(("a", "b"), NATIVE)
+def test_transformer_engine_on_a_gpu(session, a, b):
+    hardware = detect(None)
+    for name in (a, b):
+        why = skip_reason(RECIPES[name], Execution.NATIVE, hardware.capability)
+        if why:
+            pytest.skip(why)
+    preload(hardware.capability)
+    first, second = (replace(session.subject(n, "native"), device=torch.device(hardware.device)) for n in (a, b))
+    followed_by(first, second)
+
+
+aten = torch.ops.aten
+WAIT = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default}
+"""Operations whose result the host must know."""
+LINEARS = 7
+"""The linears of a block."""
+
+
+class Reads(TorchDispatchMode):
+    """Counts what makes the host wait for numbers: these operations, indices by a mask, and ``tolist``, which is no operation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        by_mask = op is aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1])
+        self.count += op in WAIT or by_mask
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
+    """Returns how often some work reads numbers."""
+    real = torch.Tensor.tolist
+
+    def counted(work: Callable[[], object]) -> int:
+        with Reads() as mode, pytest.MonkeyPatch.context() as patch:
+
+            def read(tensor: torch.Tensor) -> Any:
+                mode.count += 1
+                return real(tensor)
+
+            patch.setattr(torch.Tensor, "tolist", read)
+            work()
+        return mode.count
+
+    shorten(monkeypatch)
+    monkeypatch.setattr(gradients, "TRAINING", replace(gradients.TRAINING, steps=1))
+    monkeypatch.setattr(gradients, "trained_state", gradients.trained_state.__wrapped__)
+    return counted
+
+
+def of_depth(session: Any, depth: int) -> RunSpec:
+    spec = session.spec(cell("te-current", "emulated", "micro"))
+    return replace(spec, model=replace(spec.model, layers=depth))
+
+
+@pytest.mark.parametrize(
+    ("check", "each", "most"),
+    [(gradients, 0, 60), (layers, 0, 5), (checkpoint, 0, 40), (places, 2 * LINEARS, 40)],
+    ids=["gradients", "layers", "checkpoint", "places"],
+)
+@pytest.mark.usefixtures("eager")
+def test_reads_do_not_grow_with_depth(check, each, most, session, reads):
+    """``places`` reads two of each linear: whether it saw enough rows, and its norms."""
+    shallow, deep = (reads(lambda depth=depth: check.measure(of_depth(session, depth))) for depth in (1, 3))
+    assert deep - shallow == 2 * each
+    assert 0 < shallow <= most
+
+
+@pytest.mark.usefixtures("eager")
+def test_many_uses_are_read_together(session, reads):
+    assert 0 < reads(lambda: state.many_uses(of_depth(session, 1))) <= 5

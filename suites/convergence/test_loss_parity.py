@@ -1,4 +1,7 @@
-"""Does a model that is trained with this recipe reach the loss of BF16, within the margin of golden/policy.toml?"""
+"""Does training with this recipe reach the loss of BF16?
+
+The margin is in golden/policy.toml.
+"""
 
 import pytest
 

@@ -1,1 +1,1 @@
-"""Several ranks: does a recipe train when it is sharded, what goes over the wire, and how does it scale?"""
+"""Several ranks: does a sharded recipe train, with which traffic and speed?"""

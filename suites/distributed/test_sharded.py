@@ -1,38 +1,42 @@
-"""Does a run that is spread over ranks train as on one, with the bytes on the wire that it should have? Limits: golden/policy.toml.
+"""Does a run on several ranks train as on one, with the expected traffic?
 
-Each test starts its ranks with torchrun: two (or three) gloo ranks on a CPU, and as many NCCL ranks as the cell says on GPUs.
+Each test starts its ranks with torchrun: two (or three) gloo ranks on a CPU, and as many NCCL ranks as the cell says on
+GPUs. The limits are in golden/policy.toml.
 """
 
 import pytest
 
 
 def test_sharded(ranked_cell, parity):
-    """FSDP2, HSDP, every precision policy, FP8 all-gather, FP8 primary weights: losses and gradients of one rank, and the bytes."""
+    """Compare losses, gradients and bytes of every kind of sharding with one rank.
+
+    FSDP2, HSDP, every precision policy, FP8 all-gather and FP8 primary weights.
+    """
     parity.numerics("sharded", ranked_cell)
 
 
 def test_checkpoint(ranked_cell, parity):
-    """What DCP saves comes back whole, on as many ranks and on one: no tensor gains or loses 0.01%, and the next step is the same."""
+    """Load a checkpoint of DCP on as many ranks and on one: the next step is equal."""
     parity.numerics("sharded checkpoint", ranked_cell)
 
 
 def test_uneven_shards(odd_cell, parity):
-    """Rows that three ranks cannot share evenly, and a rank without any row of a parameter, change nothing."""
+    """Shard rows over three ranks unevenly, and give a rank no row of a parameter."""
     parity.numerics("uneven shards", odd_cell)
 
 
 def test_tensor_parallel(split_cell, parity):
-    """Linears that are split over ranks give the losses and gradients of whole ones."""
+    """Compare linears that are split over ranks with complete ones."""
     parity.numerics("tensor parallel", split_cell)
 
 
 @pytest.mark.quantized
 def test_amax_groups(ranked_cell, parity):
-    """Delayed scales are the same on all ranks of their group, and differ when every rank is a group of its own."""
+    """Share delayed scales in a group of ranks, and not between groups."""
     parity.numerics("amax groups", ranked_cell)
 
 
 @pytest.mark.quantized
 def test_weak_scaling(scaled_cell, parity):
-    """The published tables: tokens per second and GPU of BF16 and of the recipe, with the same work for each rank."""
+    """Measure tokens per second and GPU with the same work for each rank."""
     parity.numerics("weak scaling", scaled_cell)

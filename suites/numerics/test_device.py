@@ -1,33 +1,36 @@
-"""Checks for errors that only a GPU shows: short accumulators, offsets beyond 32 bits, FP8 attention. Limits: golden/policy.toml."""
+"""Checks for errors that only a GPU shows. The limits are in golden/policy.toml."""
 
 import pytest
 
 
 def test_accumulation(recipe_cell, parity):
-    """The results have no bias that grows with K. The operands are exact in every format, so only accumulation can cause an error."""
+    """Look for a bias that grows with K.
+
+    The operands are exact in every format, so only accumulation can cause an error.
+    """
     parity.numerics("accumulation", recipe_cell)
 
 
 @pytest.mark.kernels
 def test_large(recipe_cell, parity):
-    """The results of tensors with more than 2**31 elements are correct: every repeated block equals the first block, to the bit."""
+    """Compute tensors of over 2**31 elements: all repeated blocks must be equal."""
     parity.numerics("large", recipe_cell)
 
 
 @pytest.mark.quantized
 @pytest.mark.kernels
 def test_attention(recipe_cell, parity):
-    """FP8 attention runs if the package supports it. Its output and gradients differ from FP64 only by the noise of FP8."""
+    """Compare FP8 attention and its gradients with FP64."""
     parity.numerics("attention", recipe_cell)
 
 
 @pytest.mark.kernels
 def test_modes(cell, parity):
-    """A step that is compiled, graphed or both gives the gradient of an eager step."""
+    """Compare the gradient of a compiled or graphed step with an eager step."""
     parity.numerics("modes", cell)
 
 
 @pytest.mark.kernels
 def test_autotune(cell, parity):
-    """A compiled block computes the same as the eager block, in every kernel configuration that Inductor may choose."""
+    """Compare a compiled block with the eager one in all of Inductor's choices."""
     parity.numerics("autotune", cell)

@@ -1,60 +1,69 @@
-"""Does this recipe produce the numbers that its arithmetic should give? Limits: golden/policy.toml."""
+"""Does this recipe produce the numbers that its arithmetic should give?
+
+The limits are in golden/policy.toml.
+"""
 
 import pytest
 
 
 @pytest.mark.quantized
 def test_codes(recipe_cell, parity):
-    """Codes and scales equal those of an independent quantizer, to the bit."""
+    """Compare codes and scales with an independent quantizer, to the bit."""
     parity.numerics("codes", recipe_cell)
 
 
 def test_gemm_sqnr(recipe_cell, parity):
-    """The SQNR, the worst row and column, and the gain of fprop, dgrad and wgrad of one linear are correct on seven operand families."""
+    """Check SQNR, worst row and column, and gain of the three GEMMs of one linear."""
     parity.numerics("gemm", recipe_cell)
 
 
 @pytest.mark.quantized
 @pytest.mark.vendor
 def test_defaults(recipe_cell, parity):
-    """The defaults of the recipe in the installed package equal those of the catalogue."""
+    """Compare the defaults of the installed package with the catalogue."""
     parity.numerics("defaults", recipe_cell)
 
 
 @pytest.mark.control
 def test_canary(cell, parity):
-    """The framework's own arithmetic is where it was: FP32 values of every module, gradient and update for fixed weights and batches."""
+    """Compare the framework's FP32 values with stored ones.
+
+    Of every module, gradient and update, for fixed weights and batches.
+    """
     parity.numerics("canary", cell)
 
 
 def test_gradients(cell, parity):
-    """Parameter gradients are close to FP32 at an initial and a trained state: SQNR, small half, rows, bias, underflow."""
+    """Compare parameter gradients with FP32 at an initial and a trained state."""
     parity.numerics("gradients", cell)
 
 
 def test_layers(cell, parity):
-    """Every linear's output and every parameter's gradient are close to FP32 at the trained state. No layer was left in BF16."""
+    """Compare every layer's output and gradient with FP32 at the trained state."""
     parity.numerics("layers", cell)
 
 
 @pytest.mark.quantized
 def test_places(cell, parity):
-    """Each GEMM of each linear is in FP8 or in BF16 as the recipe says at its place."""
+    """Check that each GEMM of each linear is in FP8 or BF16 as the recipe says."""
     parity.numerics("places", cell)
 
 
 def test_state(cell, parity):
-    """The state of a recipe stays correct over steps: accumulation, cached weights, recompute, checkpoint."""
+    """Check the state over steps: accumulation, cached weights, recompute, checkpoint."""
     parity.numerics("state", cell)
 
 
 def test_checkpoint(cell, parity):
-    """A run that was saved and loaded takes the step of the run that went on. Weights, scales, masters and moments come back to the bit."""
+    """Compare the next step of a loaded run with that of the run that went on."""
     parity.numerics("checkpoint", cell)
 
 
 @pytest.mark.quantized
 @pytest.mark.kernels
 def test_dispatch(cell, parity):
-    """fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names. A silent fall-back trains well, so no other check finds it."""
+    """Check that fprop, dgrad and wgrad run on FP8 kernels, by the profiler's names.
+
+    A silent fall-back trains well, so no other check finds it.
+    """
     parity.numerics("dispatch", cell)

@@ -1,4 +1,4 @@
-"""Are the GEMMs of a model with this recipe as fast as their golden says, relative to BF16, and did each run as the recipe says?
+"""Are the GEMMs of a model as fast, relative to BF16, as their golden says?
 
 fprop, dgrad and wgrad of every linear are timed alone and with their casts. The goldens are in golden/throughput.
 """

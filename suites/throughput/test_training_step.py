@@ -1,6 +1,6 @@
-"""Is a training step of this recipe as fast as its golden says, relative to BF16, and does it use no more memory?
+"""Is a training step as fast, relative to BF16, as its golden says?
 
-The goldens are in golden/throughput.
+It may use no more memory. The goldens are in golden/throughput.
 """
 
 import pytest
