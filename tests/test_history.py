@@ -65,11 +65,11 @@ class TestJudged:
         ("times", "date"),
         [(("2026-11-22T10:30:59+00:00", "2026-11-21T09:15:00+00:00", ""), "2026-11-21 09:15"), (("",), "")],
     )
-    def test_a_run_is_judged_with_its_first_time_and_its_facts(self, times, date):
+    def test_a_run_is_judged_with_its_first_time_and_its_facts(self, times, date, tmp_path):
         cells = [reports.layers("tiny", recipe).cell for recipe in ("te-current", "te-block", "te-delayed")]
         made = [r.model_copy(update={"cell": c}) for at, c in zip(times, cells, strict=False) for r in records(at=at)]
-        [found] = judging.judged(7, "n", made, *stored())
-        assert (found.number, found.name, found.date, found.device) == (7, "n", date, "NVIDIA H200")
+        [found] = judging.judged(history.keep(tmp_path, "n", made), *stored())
+        assert (found.number, found.name, found.date, found.device) == (1, "n", date, "NVIDIA H200")
         assert found.facts["device"] == "NVIDIA H200" and found.facts["torch"] == "2.11.0"
         assert len(found.verdicts) >= 1
 

@@ -60,13 +60,13 @@ FAULTS = (
     _fault("more memory", "more memory: 1.000 of BF16's, golden 0.900", recipe_memory=20 * 2**30),
     _fault("a host that sleeps in some steps", "crosses", "TE 761", "inconclusive", spread=0.1),
     drifted(
-        "both sides three times slower", "BF16 itself changed: -66.7% tokens/s, from 81,920 to 27,307", **_both(3, 3)
+        "both sides three times slower", "BF16 itself changed: -66.7%, from 81,920 to 27,307 tokens/s", **_both(3, 3)
     ),
-    drifted("BF16 30% slower, the recipe as before", "BF16 itself changed: -23.1% tokens/s", **_both(1.3)),
-    drifted("BF16 30% faster, the recipe as before", "BF16 itself changed: +30.0% tokens/s", **_both(1 / 1.3)),
+    drifted("BF16 30% slower, the recipe as before", "BF16 itself changed: -23.1%, from", **_both(1.3)),
+    drifted("BF16 30% faster, the recipe as before", "BF16 itself changed: +30.0%, from", **_both(1 / 1.3)),
     _fault(
         "a host that sleeps in some steps of BF16",
-        "the interval of BF16's tokens/s crosses",
+        "the interval of BF16 tokens/s crosses",
         status="inconclusive",
         **_both(1, 1, SLEEPS),
     ),
