@@ -1,6 +1,7 @@
 """Write a training curve in the formats of other frameworks: the log files that ``fp8parity verdict`` reads.
 
-TensorBoard files come from torch's SummaryWriter, which Megatron and torchtitan use. The other formats follow their writers' code.
+TensorBoard files come from torch's SummaryWriter, which Megatron and torchtitan use. The other formats follow their
+writers' code.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from fp8parity.records.schema import Trajectory
 
 @dataclass(frozen=True)
 class Curve:
-    """What a framework logs, one value a step. Steps begin with 1. ``tokens`` is the size of a step, ``seconds`` its time."""
+    """What a framework logs, one value a step, from step 1.
+
+    ``tokens`` is the size of a step, ``seconds`` its time.
+    """
 
     loss: list[float]
     grad_norm: list[float]
