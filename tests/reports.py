@@ -16,8 +16,8 @@ from fp8parity.judging.verdict import SpeedDetail, Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Trajectory
+from fp8parity.report import document
 from fp8parity.report.blocks import Plot, Table, plain
-from fp8parity.report.sections import document
 from fp8parity.report.summary import Evidence, Page, Report
 
 RECIPES = (
