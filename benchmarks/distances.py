@@ -1,4 +1,4 @@
-"""Print how far sound runs lie from BF16, and how far their validations lie from the golden's, in units of their limits.
+"""Print how far sound runs lie from BF16, and their validations from the golden's, in units of their limits.
 
 usage: python benchmarks/distances.py [SET ...]   (default: all of golden/records but found/)
 """

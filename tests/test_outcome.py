@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from fp8parity.gate import results as outcomes
 from fp8parity.gate.results import Phase, Results
+from fp8parity.judging.verdict import LOSS, LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.sentence import Outcome, sentence
 from verdicts import verdict
@@ -132,3 +133,23 @@ def test_nothing_or_the_control_alone_is_a_problem(facts, words):
 )
 def test_required_cell_must_run(facts, words):
     assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
+
+
+def control(status: str, seeds: int) -> Verdict:
+    return verdict(status, cell=CELLS["bf16"], check=LOSS, detail=LossDetail(margin=0.01, seeds=list(range(seeds))))
+
+
+@pytest.mark.parametrize(
+    ("controls", "statuses"),
+    [
+        ([("pass", 3)], ["pass"]),
+        ([("pass", 3), ("drift", 3)], ["drift"]),
+        ([("inconclusive", 3), ("pass", 5)], ["pass"]),
+    ],
+)
+def test_control_without_a_test_is_judged_by_the_runs_of_recipes(controls, statuses):
+    phases = [ran("a", controls=(control(*terms),)) for terms in controls]
+    found = [v.status for v in outcomes.verdicts(made(*phases, selected=("a",)), CELLS) if v.cell.is_control]
+    assert found == statuses
+    own = outcomes.verdicts(made(*phases, ran("bf16", control("improved", 3)), selected=("a", "bf16")), CELLS)
+    assert [v.status for v in own if v.cell.is_control] == ["improved"]
