@@ -1,9 +1,11 @@
-"""Measure what the loss gate is worth, next to the rules of other projects. Writes docs/evidence/loss-gate.md. No torch.
+"""Measure what the loss gate is worth, next to the rules of other projects.
+
+Writes docs/evidence/loss-gate.md. No torch.
 
     python benchmarks/evidence.py SET... --write docs/evidence/loss-gate.md
 
-A set is a folder or a .zip file of records. Simulations have fixed seeds, so the same sets give the same text. ``peers.py``
-holds the rules, ``trials.py`` the recorded runs, ``simulated.py`` the simulated gates.
+A set is a folder or a .zip file of records. Simulations have fixed seeds, so the same sets give the same text.
+``peers.py`` holds the rules, ``trials.py`` the recorded runs, ``simulated.py`` the simulated gates.
 """
 
 from __future__ import annotations
@@ -40,11 +42,12 @@ def behind(m: trials.Model) -> list[str]:
 
 def wrong(found: Sequence[Judged]) -> list[list[str]]:
     """Return what this project misses, and its false alarms."""
+    errors = {True: "missed", False: "false alarm"}
     return [
-        ["missed" if j.trial.should_be_red else "false alarm", j.model, f"{j.trial.kind}: {j.trial.name}", f"`{j.verdict.status}`"]
+        [errors[j.trial.should_be_red], j.model, f"{j.trial.kind}: {j.trial.name}", f"`{j.verdict.status}`"]
         for j in found
         if j.trial.should_be_red != j.red[OURS]
-    ]  # fmt: skip
+    ]
 
 
 def smallest_gaps(known: simulated.Noise, stored: Goldens, draws: int) -> Iterator[list[str]]:
@@ -56,7 +59,10 @@ def smallest_gaps(known: simulated.Noise, stored: Goldens, draws: int) -> Iterat
 
 
 def alarms(known: simulated.Noise, stored: Goldens, gates: int) -> tuple[simulated.Gates, list[str]]:
-    """Simulate sound gates of a model. Return them and their row: red gates with the stored bands, and with bands of other seeds."""
+    """Simulate sound gates of a model. Return them and their row.
+
+    The row has the red gates with the stored bands, and with bands of other seeds.
+    """
     found, other = simulated.gates(known, stored, gates), simulated.held_out(known.model)
     second = simulated.gates(other, stored, gates) if other else None
     causes = found.causes + (second.causes if second else type(found.causes)())

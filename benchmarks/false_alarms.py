@@ -3,8 +3,8 @@
     pytest suites/convergence --seeds 30 --parity-records fresh
     python benchmarks/false_alarms.py fresh
 
-Each repeat takes the next seeds as a gate does, with their BF16 runs as golden and the policy of golden/. The step bands rest
-on the other seeds of the set.
+Each repeat takes the next seeds as a gate does, with their BF16 runs as golden and the policy of golden/. The step
+bands rest on the other seeds of the set.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def green_on_nan(model: trials.Model, stored: Goldens) -> list[str]:
 
 
 def gradient_errors(sets: Sequence[Sequence[AnyRecord]]) -> Count:
-    """Count the sound cells that Megatron-LM's rule on gradients calls red, by the numbers of the check ``gradients``."""
+    """Count the sound cells that Megatron-LM's rule on gradients calls red."""
     cells: dict[object, bool] = {}
     for r in (r for records in sets for r in records):
         if isinstance(r, Measurements) and r.check == GRADIENTS and not r.variant and not r.cell.is_control:

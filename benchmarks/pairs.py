@@ -2,9 +2,9 @@
 
     python benchmarks/pairs.py SET... --write docs/your-runs.md
 
-A planted pair is a sound FP8 run, its losses made larger by the gap, and its BF16 run. A mis-pair has the BF16 run of another
-seed. This suite's runs repeat better than published ones, so ``NOISY`` adds the published noise between equal runs to the gap,
-another draw for each pair.
+A planted pair is a sound FP8 run, its losses made larger by the gap, and its BF16 run. A mis-pair has the BF16 run of
+another seed. This suite's runs repeat better than published ones, so ``NOISY`` adds the published noise between equal
+runs to the gap, another draw for each pair.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def planted(p: Recorded) -> dict[str, tuple[Curve, Curve]]:
 
 
 def table(pairs: Sequence[Recorded]) -> list[str]:
-    """Return the table of all pairs: counts of right and harmful verdicts, with the exact 95% interval of the latter."""
+    """Return the table of all pairs: counts of right and harmful verdicts.
+
+    The latter have an exact 95% interval.
+    """
     lines = ["| planted | pairs | right verdict | harmful verdict [95% interval] |", "|---|---|---|---|"]
     every = [planted(p) for p in pairs]
     for name in NAMES:

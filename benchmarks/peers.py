@@ -1,8 +1,9 @@
 """Judge loss curves as other projects do: each rule is a pure function of runs and references. No torch.
 
-A rule of one run takes its losses and those of its reference, in nats per token, one per step. It says whether the run is red. The
-projects judge one seed. ``RULES`` applies such a rule to every seed of a cell, and the cell is red if one seed is. So a rule gets the same
-runs as this project's verdict. The sources were read on 2026-11-22. The rules were written anew from what the sources do.
+A rule of one run takes its losses and those of its reference, in nats per token, one per step. It says whether the run
+is red. The projects judge one seed. ``RULES`` applies such a rule to every seed of a cell, and the cell is red if one
+seed is. So a rule gets the same runs as this project's verdict. The sources were read on 2026-11-22. The rules were
+written anew from what the sources do.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ Losses = Sequence[float]
 
 
 def megatron_exact(run: Losses, reference: Losses) -> bool:
-    """Megatron-LM, ``tests/functional_tests/python_test_utils/common.py``, deterministic test: red unless all values are equal.
+    """Megatron-LM's deterministic test: red unless all values are equal.
 
-    Values are rounded to 5 decimals. A NaN as a number is red. (A NaN as text becomes infinite on both sides, and would be equal.)
+    Source: ``tests/functional_tests/python_test_utils/common.py``.
+    Values are rounded to 5 decimals. A NaN as a number is red. (A NaN as text becomes infinite on both sides, and would
+    be equal.)
     """
     return not np.array_equal(np.round(run, 5), np.round(reference, 5))
 
@@ -33,7 +36,8 @@ def megatron_close(run: Losses, reference: Losses, *, inverted: bool = False) ->
 
     One step in a hundred (at least 1, at most 50) need not be close.
 
-    ``inverted`` is the rule as it was shipped from October 2025 to April 2026: 1% of close steps was enough. A NaN is not close.
+    ``inverted`` is the rule as it was shipped from October 2025 to April 2026: 1% of close steps was enough. A NaN is
+    not close.
     """
     n = len(reference)
     allowed = min(max(n // 100, 1), 50) / n
@@ -45,7 +49,10 @@ def megatron_close(run: Losses, reference: Losses, *, inverted: bool = False) ->
 
 @dataclass(frozen=True)
 class Bridge:
-    """Settings of Megatron-Bridge: ``skip`` is the share of first steps that is not compared, ``last`` limits the last loss."""
+    """Settings of Megatron-Bridge.
+
+    ``skip`` is the share of first steps that is not compared, ``last`` limits the last loss.
+    """
 
     skip: float = 0.0
     last: float = 0.03
@@ -54,9 +61,10 @@ class Bridge:
 def bridge(run: Losses, reference: Losses, settings: Bridge = Bridge()) -> bool:
     """Megatron-Bridge, ``scripts/performance/utils/evaluate.py`` (2025), ``validate_convergence``.
 
-    Red if the correlation is below 0.95, if more than 10% of the steps are outside 10% (loss above 2), 5% (above 0.5) or 2%, if the last
-    loss is off by more than ``last``, or if more than 10% of the differences lie beyond 3 sd of themselves. No comparison with NaN is
-    true, so a run of NaN is green. Raises ``ValueError`` for different lengths, as its subtraction does.
+    Red if the correlation is below 0.95, if more than 10% of the steps are outside 10% (loss above 2), 5% (above 0.5)
+    or 2%, if the last loss is off by more than ``last``, or if more than 10% of the differences lie beyond 3 sd of
+    themselves. No comparison with NaN is true, so a run of NaN is green. Raises ``ValueError`` for different lengths,
+    as its subtraction does.
     """
     start = int(len(run) * settings.skip)
     x, g = (np.asarray(v[start:], dtype=np.float64) for v in (run, reference))
@@ -71,9 +79,11 @@ def bridge(run: Losses, reference: Losses, settings: Bridge = Bridge()) -> bool:
 
 
 def torchtitan(run: Losses, reference: Losses) -> bool:
-    """torchtitan, ``scripts/loss_compare.py`` (2026), ``assert_losses_equal``: red unless the steps and their losses are equal.
+    """torchtitan, ``assert_losses_equal``: red unless steps and losses are equal.
 
-    The losses are compared as FP32 numbers. A run with a NaN is red: its log has no number for the step, so the steps differ.
+    Source: ``scripts/loss_compare.py`` (2026).
+    The losses are compared as FP32 numbers. A run with a NaN is red: its log has no number for the step, so the steps
+    differ.
     """
     return not np.array_equal(np.asarray(run, dtype=np.float32), np.asarray(reference, dtype=np.float32))
 
@@ -91,7 +101,8 @@ def liger(run: Losses, reference: Losses) -> bool:
 
 
 REFERENCE_POINT = 0.75
-"""The place in the run whose mean BF16 loss is the target of ``mlperf``. Later, some seeds of BF16 itself would not reach it."""
+"""The place in the run whose mean BF16 loss is the target of ``mlperf``. Later, some seeds of BF16 itself would not
+reach it."""
 
 
 def steps_to(target: float, run: Losses) -> float:
@@ -101,15 +112,17 @@ def steps_to(target: float, run: Losses) -> float:
 
 
 def mlperf(runs: Sequence[Losses], references: Sequence[Losses], *, mirrored: bool = False) -> bool:
-    """MLPerf reference convergence points, ``mlcommons/logging``, ``mlperf_logging/rcp_checker/rcp_checker.py`` (rules 3.0), adapted.
+    """MLPerf's reference convergence points (rules 3.0), adapted.
 
-    MLPerf compares the samples until a target metric is reached. A one-sided t-test (alpha 5%, the standard deviation of the references
-    for both sides) rejects runs that converge too fast. ``mirrored`` also rejects those that converge too slowly. More than one run
-    that never gets there is red.
+    Source: ``mlcommons/logging``, ``mlperf_logging/rcp_checker/rcp_checker.py``.
 
-    The adaptation: the target is the mean reference loss at ``REFERENCE_POINT`` of the run, in windows of 10 steps. MLPerf drops the
-    best and the worst run. Here that is done with five runs or more. It asks for twice as many references as runs. Here all BF16 seeds
-    serve.
+    MLPerf compares the samples until a target metric is reached. A one-sided t-test (alpha 5%, the standard deviation
+    of the references for both sides) rejects runs that converge too fast. ``mirrored`` also rejects those that converge
+    too slowly. More than one run that never gets there is red.
+
+    The adaptation: the target is the mean reference loss at ``REFERENCE_POINT`` of the run, in windows of 10 steps.
+    MLPerf drops the best and the worst run. Here that is done with five runs or more. It asks for twice as many
+    references as runs. Here all BF16 seeds serve.
     """
     if len(references) < 2:
         return False
@@ -131,16 +144,19 @@ def _trimmed(values: Sequence[float]) -> stats.Floats:
 
 
 NORM_LIMIT = 0.0829
-"""Megatron-LM's limit of the relative error of a gradient tensor under another parallelism (reported in 2026; its file was not read again
-for this page). It is 21.6 dB."""
+"""Megatron-LM's limit of the relative error of a gradient tensor under another parallelism (reported in 2026; its file
+was not read again for this page). It is 21.6 dB."""
 SQNR_LIMIT = -20 * math.log10(NORM_LIMIT)
 
 
 def megatron_gradients(run: Trajectory, reference: Trajectory) -> bool:
-    """Megatron-LM's rule on gradients, in part: red if a tensor's first gradient norm differs by more than 8.29% from the reference's.
+    """Megatron-LM's rule on gradients, in part.
 
-    The rule is about the norm of the difference. Records hold only norms, and the difference of two norms is at most the norm of
-    the difference. So what is red here is red by the full rule; what is green here need not be green by it. A NaN is red.
+    It is red if a tensor's first gradient norm differs by more than 8.29% from the reference's.
+
+    The rule is about the norm of the difference. Records hold only norms, and the difference of two norms is at most
+    the norm of the difference. So what is red here is red by the full rule; what is green here need not be green by it.
+    A NaN is red.
     """
     pairs = [(run.first_gradients[k], v) for k, v in reference.first_gradients.items() if k in run.first_gradients]
     return not all(abs(x - g) <= NORM_LIMIT * g for x, g in pairs)
@@ -148,7 +164,10 @@ def megatron_gradients(run: Trajectory, reference: Trajectory) -> bool:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of another project. ``red`` gets the runs of a cell, their references of the same seeds, and all BF16 runs of the model."""
+    """A rule of another project.
+
+    ``red`` gets the runs of a cell, their references of the same seeds, and all BF16 runs of the model.
+    """
 
     name: str
     red: Callable[[Sequence[Trajectory], Sequence[Trajectory], Sequence[Losses]], bool]

@@ -1,17 +1,20 @@
-"""How the gradient of sound runs moves beside BF16's, from the early probed step to the last one (``training/probe.py``).
+"""Measure how the gradient of sound runs changes relative to BF16's.
+
+From the early probed step to the last one (``training/probe.py``).
 
     python benchmarks/probe_drift.py --model micro --seeds 0-2
     python benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
     python benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
     python benchmarks/probe_drift.py --model mini --native --mode eager --recipe te-current --seeds 0-0 --off 100
 
-With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on, or the first of them
-with ``--share``. What is judged wrong stands at the end of the line. Compiled blocks and captured graphs do not see the switch, so the mode
-is eager.
+With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on, or
+the first of them with ``--share``. What is judged wrong stands at the end of the line. Compiled blocks and captured
+graphs do not see the switch, so the mode is eager.
 
-Each run is one line: the SQNR in dB of all quantized weights at both steps, its change, and the lowest of a single weight. The last line
-has the ranges over all runs, on which the limits of ``judging/gradients.py`` rest, and what the probes cost: the process time of a run
-with them, in units of that without. Recipes run emulated, or natively with ``--native``. ``--from`` trains nothing and reads record sets.
+Each run is one line: the SQNR in dB of all quantized weights at both steps, its change, and the lowest of a single
+weight. The last line has the ranges over all runs, on which the limits of ``judging/gradients.py`` rest, and what the
+probes cost: the process time of a run with them, in units of that without. Recipes run emulated, or natively with
+``--native``. ``--from`` trains nothing and reads record sets.
 """
 
 from __future__ import annotations
@@ -59,7 +62,8 @@ class Spent:
                 yield
             self.seconds += time.process_time() - before
 
-        # A probe counts seconds of the clock. Those of the process are only wanted here, so the method is replaced until the process ends.
+        # A probe counts seconds of the clock. Those of the process are only wanted here, so the method is replaced
+        # until the process ends.
         probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # a wrapper, see above
 
 

@@ -1,8 +1,8 @@
 """Simulate gates from measured noise: whole curves of recorded gaps, drawn again, and judged as any gate is. No torch.
 
 A simulated session draws one recorded seed for each of its seeds. All recipes of one sample take the same draw, because
-recipes of a seed are correlated. A run is golden x (1 + gap of BF16) x (1 + mean gap of the recipe + residual of the drawn
-seed). The residuals are scaled by sqrt(n / (n - 1)), because their mean was estimated.
+recipes of a seed are correlated. A run is golden x (1 + gap of BF16) x (1 + mean gap of the recipe + residual of the
+drawn seed). The residuals are scaled by sqrt(n / (n - 1)), because their mean was estimated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """The measured noise of a model: gaps of BF16 to its golden [runs, ...], samples, and a recorded run of each cell."""
+    """The measured noise of a model.
+
+    Gaps of BF16 to its golden [runs, ...], samples, and a recorded run of each cell.
+    """
 
     model: trials.Model
     bf16: Curves
@@ -114,7 +117,10 @@ def _stacked(found: Sequence[Curves]) -> Curves:
 
 
 def _bf16(golden: Golden) -> Curves:
-    """Return gaps of a golden's runs to their mean, scaled to those of a new run: by sqrt((m + 1) / (m - 1)) of m runs."""
+    """Return gaps of a golden's runs to their mean, scaled to those of a new run.
+
+    The scale is sqrt((m + 1) / (m - 1)) of m runs.
+    """
     rows = []
     for seed in (s for s in golden.seeds if s.replicas):
         runs: list[GoldenSeed | Replica] = [seed, *seed.replicas]

@@ -35,8 +35,8 @@ class Trial:
     """Runs of one cell to judge, seed by seed.
 
     ``references`` are what other projects' rules compare with. ``controls`` are the BF16 runs of the session (none for
-    BF16 itself), and ``golden`` is what this project compares with. ``reserve`` holds more runs of the session with their
-    controls: this project's gate takes them if its first seeds do not decide.
+    BF16 itself), and ``golden`` is what this project compares with. ``reserve`` holds more runs of the session with
+    their controls: this project's gate takes them if its first seeds do not decide.
     """
 
     kind: str
@@ -198,7 +198,10 @@ def _sound(model: Model) -> Iterator[Trial]:
 
 
 def _groups(found: Sequence[spreads.Pair], most: int) -> Iterator[tuple[list[spreads.Pair], list[spreads.Pair]]]:
-    """Iterate over groups of ``SEEDS`` seeds of one session, each with the session's next seeds, up to ``most`` in all."""
+    """Iterate over groups of ``SEEDS`` seeds, each with the session's next seeds.
+
+    They are up to ``most`` in all.
+    """
     sessions: dict[tuple[str, str], list[spreads.Pair]] = {}
     for pair in found:
         sessions.setdefault((pair[0].provenance.device, pair[0].session), []).append(pair)
@@ -210,7 +213,10 @@ def _groups(found: Sequence[spreads.Pair], most: int) -> Iterator[tuple[list[spr
 
 
 def _devices(model: Model) -> Iterator[Trial]:
-    """Iterate over sound cells and the same cell of another session or device, which takes the place of their golden."""
+    """Iterate over sound cells and the same cell of another session or device.
+
+    The latter takes the place of their golden.
+    """
     for old, new in combinations(model.sessions, 2):
         for cell in [c for c in new.runs if c in old.runs]:
             before, after = old.seeds(cell), new.seeds(cell)

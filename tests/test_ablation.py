@@ -15,11 +15,7 @@ from fp8parity.recipes import RECIPES
 from fp8parity.recipes.recipe import Rule
 from fp8parity.records.schema import Measurement
 from fp8parity.report import ablation as report
-from fp8parity.report import terminal
-from fp8parity.report.blocks import Paragraph
 from fp8parity.report.render import html
-from fp8parity.report.terminal import Screen
-from fp8parity.workload.experts import Experts
 from sessions import cell
 from test_report_page import Page
 
@@ -71,38 +67,12 @@ def test_places_of_a_model(spec):
     assert [a.recipe.rules[0].blocks for a in ablation.ablated(tiny, "gemm")] == [(0, 1, 2)] * 3
 
 
-def test_the_experts_of_one_name_are_one_place(spec):
-    mixed = replace(spec, model=replace(spec.model, layers=2, experts=Experts(4)))
-    assert [a.place for a in ablation.ablated(mixed, "name")] == [
-        f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")
-    ]
-    left = ablation.ablated(mixed, "name")[5].recipe.placements(ablation.linear_names(mixed.model))
-    assert not any("up_proj" in fqn for fqn in left)
-    assert len(left) == 2 * (4 + 2 * 4)
-
-
 def test_a_recipe_with_rules_is_refused(spec):
     placed = replace(spec, recipe=RECIPES["te-current-ends-bf16"])
     with pytest.raises(ValueError, match="te-current-ends-bf16 has rules of its own; ablate te-current instead"):
         ablation.ablated(placed, "block")
     with pytest.raises(ValueError, match="mine has rules of its own; ablate a recipe without rules instead"):
         ablation.ablated(replace(spec, recipe=replace(spec.recipe, name="mine", rules=(Rule(blocks=(0,)),))), "block")
-
-
-def test_the_table_puts_the_largest_share_first():
-    shares = (("block 0", -0.001), ("gate_proj", 0.7), ("gate_proj", 0.8))
-    values = [Measurement(metric="initial share", where=w, value=v) for w, v in shares]
-    values += [Measurement(metric="trained share", where="gate_proj", value=v) for v in (0.1, 0.2)]
-    gaps = [Measurement(metric=report.GAP, where="nothing", value=v) for v in (-0.001, 0.00234)]
-    head, table = Paragraph(report.title("te-current", "tiny", "block")), report.table("block", [*values, *gaps])
-    lines = terminal.text(Screen(80), head, table).splitlines()
-    assert [" ".join(line.split()) for line in lines[2:]] == [
-        "block initial share trained share tail gap",
-        "nothing - - +0.067% [-0.100%, +0.234%]",
-        "gate_proj +75% [+70%, +80%] +15% [+10%, +20%] -",
-        "block 0 +0% [+0%, +0%] - -",
-    ]
-    assert max(map(len, lines[1:])) <= 80
 
 
 def test_the_page_has_a_plot_and_a_table_of_shares():

@@ -107,15 +107,3 @@ def test_block_without_tuned_kernels_is_an_error(session, judged, kernels):
     words = f"{len(kernels)} kernels ran, none of them in several configurations: there is nothing to compare"
     with pytest.raises(ValueError, match=f"^{words}$"):
         judged({}, kernels)
-
-
-def test_where_it_runs(session):
-    def why(name: str, device: str) -> str | None:
-        return autotune.not_applicable(replace(session.spec(cell(name, "native", "nano")), device=torch.device(device)))
-
-    assert why("ao-rowwise", "cpu") == "Inductor chooses between configurations of Triton kernels, on a GPU"
-    assert (why("bf16", "cuda"), why("ao-rowwise", "cuda")) == (None, None)
-    assert (
-        why("te-block", "cuda")
-        == "transformer_engine brings its kernels; Inductor compiles torchao's casts and BF16's blocks"
-    )

@@ -70,12 +70,6 @@ def test_a_filter_is_part_of_the_recipe_and_of_the_variant(runner, run):
     assert runner.asked == [(("lm_head", "k_proj", "v_proj"), "native", 4096, 1, "without k_proj v_proj")]
 
 
-@pytest.mark.parametrize("rest", ["-1", "nan", "61"])
-def test_an_impossible_rest_is_refused(runner, run, rest):
-    code, _, error = run("block", "llama3-8b", "--recipe", "te-current", "--rest", rest)
-    assert code == 2 and runner.asked == [] and f"--rest {rest}: give 0 to 60 seconds" in error
-
-
 @pytest.mark.parametrize("option", ["--sequence", "--micro-batch"])
 def test_split_of_a_step_refuses_a_batch(runner, run, option):
     """The suite sets the batch of a whole step, so the option would be ignored."""

@@ -124,7 +124,7 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
         "--model",
         "micro",
         "--change",
-        "steps=8,warmup=2,tail=4,rows=1,length=64",
+        "steps=16,warmup=4,tail=8,rows=1,length=32",
         "--seeds",
         "2",
         "--replicas",
@@ -133,7 +133,7 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     arguments += ["--recipe", "te-current", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
     assert main(["calibrate", *arguments]) == 1
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "micro on topics, 8 steps of 64 tokens, learning rate 0.0015"
+    assert out[0] == "micro on topics, 16 steps of 32 tokens, learning rate 0.0015"
     assert [line.split("  ")[1].strip() for line in out[4:7]] == ["replica1", "outputs shifted", "te-current emulated"]
     assert any("of the way to the bigram entropy, below 50%" in line for line in out)
     assert out[-1] == "choice: none; no candidate was accepted"

@@ -184,12 +184,6 @@ def test_another_hyperparameter_gives_other_weights(nano, wrong):
     assert furthest(plain.masters, ours.masters) > 1e-4
 
 
-def test_a_step_keeps_no_gradients(nano):
-    optimizer, _ = taken(nano, CompiledUpdate)
-    assert optimizer.sums == [] and {g.ndim for g in optimizer.gradients.values()} == {0}
-    assert all(m.grad is None for m in optimizer.masters) and all(p.grad is None for p in optimizer.params)
-
-
 def test_a_second_microbatch_is_refused(nano):
     optimizer, _ = taken(nano, CompiledUpdate)
     optimizer.zero()

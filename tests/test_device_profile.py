@@ -9,8 +9,7 @@ import pytest
 import torch
 from fp8parity import cli
 from fp8parity.recipes import registry
-from fp8parity.records import sets
-from fp8parity.records.storage import load_record, name_of, write_json
+from fp8parity.records.storage import load_record, name_of
 from fp8parity.records.times import DeviceProfile, Part, PartTime
 from fp8parity.timing import profile as device_profile
 from fp8parity.timing.profile import Sizes
@@ -50,24 +49,6 @@ def test_each_part_is_measured_once_per_size(profile):
     assert block.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
     [optimizer] = profile.of(Part.OPTIMIZER)
     assert optimizer.sizes == {"parameters": NANO.parameters, "tensors": 12}
-
-
-def test_the_interval_is_the_range_of_the_blocks():
-    made = device_profile.part_time(Part.COPY, "eager", {"bytes": 8}, [3.0, 1.0, 2.0, 5.0, 4.0])
-    assert (made.low, made.seconds, made.high) == (1.0, 3.0, 5.0)
-
-
-def test_a_profile_is_a_record_of_its_machine(profile, tmp_path):
-    path = write_json(tmp_path / name_of(profile), profile)
-    assert path.name == "bf16-device-native-topics-profile.json"
-    assert load_record(path) == profile
-    [machine] = sets.machines([profile])
-    assert machine.records == [profile] and not machine.checks
-
-
-def test_the_command_needs_a_gpu(tmp_path, capsys):
-    assert cli.main(["profile", "--records", str(tmp_path)]) == 2
-    assert "this machine has no GPU to measure" in capsys.readouterr().err
 
 
 def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypatch, capsys):

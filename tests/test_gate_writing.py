@@ -9,11 +9,7 @@ from pathlib import Path
 import gates
 import projects
 import pytest
-from fp8parity.cli import main
-from fp8parity.judging.verdict import Status, Verdict
-from fp8parity.records.storage import name_of, write_json
 from processes import Done
-from sessions import GOLDEN
 
 pytestmark = pytest.mark.slow
 
@@ -117,31 +113,6 @@ def test_internal_error_leaves_the_verdicts(gate, tmp_path):
         "(first test_loss_parity[te-current-tiny-emulated]); pytest stopped by an internal error: KeyError: 'plugin'."
     )
     assert sentence in done.stdout
-
-
-@pytest.mark.parametrize(("shift", "code"), [(1e-4, 2), (0.02, 1)], ids=["green", "red"])
-def test_judge_prints_before_an_unwritable_report(trajectory, tmp_path, capsys, monkeypatch, shift, code):
-    from fp8parity.judging import loss
-
-    def judged(runs: object, controls: object, golden: object, policy: object, numbers: object) -> Verdict:
-        cell = runs[0].cell  # type: ignore[index]
-        status: Status = "fail" if shift > 0.01 and not cell.is_control else "pass"
-        return Verdict(cell=cell, check="loss parity", status=status, headline="by order")
-
-    monkeypatch.setattr(loss, "judge", judged)
-    for r in [x for s in range(3) for x in (trajectory(seed=s), trajectory("te-current", s, shift))]:
-        write_json(tmp_path / "set" / name_of(r), r)
-    (tmp_path / "file").write_text("")
-    bad, good = tmp_path / "file" / "r.md", tmp_path / "r.md"
-    assert (
-        main(["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN), "--report", str(bad), "--report", str(good)])
-        == code
-    )
-    printed = capsys.readouterr()
-    assert ("loss parity fail: by order" in printed.out) == (code == 1)
-    assert printed.err.startswith(f"fp8parity: --report {bad} could not be written: ")
-    assert printed.err.count("\n") == 1
-    assert good.exists()
 
 
 def refused(done: Done, words: str, folder: Path) -> None:

@@ -150,12 +150,6 @@ def test_two_complete_samples_show_the_load_of_others(monkeypatch, others, found
     assert 100.6 <= driver.now < 100.65
 
 
-def test_a_driver_without_samples_is_asked_after_a_second(monkeypatch):
-    driver = Driver({}, keeps=False)
-    assert driver.monitor(monkeypatch)._utilization() == 7
-    assert driver.now >= 100.07 + gpu_monitor.SETTLE
-
-
 def test_without_nvml_there_is_no_watch(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", None)
     monitor = gpu_monitor.GPUMonitor(torch.device("cuda:0"))

@@ -6,7 +6,7 @@ import os
 
 import pytest
 import torch
-from autotuners import Kernel, run, three
+from autotuners import run, three
 from fp8parity.training.compilation import Configurations, barriers, with_barriers
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
@@ -33,20 +33,6 @@ def test_each_configuration_can_be_chosen(kernels):
         chosen.choose(1, only=kernels[2])
         assert run(kernels) == ["X1", "X1", "X2"]
         assert chosen.describe(kernels[0], 2) == "quantize in X4"
-
-
-@pytest.mark.parametrize(
-    ("kernel", "found"),
-    [
-        (Kernel("k", "X1", "X2", X1=16, X2=17), ["X1"]),
-        (Kernel("k", "X1", "X2", X1=17, X2=17), ["X1", "X2"]),
-        (Kernel("k", "X1", "X2", X2=17, custom=True), ["X1", "X2"]),
-    ],
-)
-def test_spilling_configurations_are_left_out(kernel, found):
-    with Configurations() as chosen:
-        kernel.run(stream=0)
-        assert [str(launcher.config) for launcher in chosen.found[kernel]] == found
 
 
 def test_the_region_is_isolated(kernels, monkeypatch):

@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from fp8parity.records.cell import Cell, Execution
-from fp8parity.report.summary import Evidence, command
 from fp8parity.training import hardware as isolation
 from fp8parity.training import provenance
 from fp8parity.training.hardware import reset_state
 from fp8parity.training.provenance import NAMES, PREFIXES, recorded
-from verdicts import verdict
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="captures need a GPU")
 
@@ -94,13 +91,6 @@ def test_a_record_holds_no_secret(monkeypatch):
     assert SECRET not in made.model_dump_json()
     assert made.environment["OMP_NUM_THREADS"] == "3"
     assert made.environment["NVTE_TOKEN"].startswith("set, SHA-256 ")
-
-
-def test_a_command_sets_only_what_is_known(trajectory):
-    variables = recorded({"NVTE_TOKEN": SECRET, "NVTE_FLASH_ATTN": "0"})
-    run = trajectory("te-current", provenance=trajectory().provenance.model_copy(update={"environment": variables}))
-    judged = verdict("pass", cell=Cell(model="nano", recipe="te-current", execution=Execution.EMULATED))
-    assert command([judged], Evidence(records=[run])).startswith("NVTE_FLASH_ATTN=0 pytest ")
 
 
 def test_the_names_of_inductor_are_those_that_it_reads():

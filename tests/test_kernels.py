@@ -70,10 +70,6 @@ def test_the_split_of_two_steps_is_as_by_hand():
     assert (found.kernels[0].name, found.kernels[0].launches, found.launches) == ("nvjet_b", 1.0, 3)
 
 
-def test_a_step_that_does_not_wait_is_not_idle():
-    assert split_of([Launch("nvjet_a", 0.0, 0.004)], 1, 0.003).categories[Category.IDLE] == 0.0
-
-
 def test_kernels_are_split_at_the_marks():
     names = ["early", "spin_kernel(long)", "cast", "nvjet_qq", "Memset (Device)", "x::spin_kernel", "nvjet_t"]
     assert by_mark(names) == [["cast", "nvjet_qq"], ["nvjet_t"]]

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 from fp8parity.gate import options, selection
-from fp8parity.recipes import registry
-from fp8parity.recipes.adapters import emulated
-from fp8parity.registry import Registry
 from processes import run
 
 SHOW = """
@@ -183,19 +180,3 @@ def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
     done = run("pytest", "-q", "--recipe", "my-recipe", cwd=tmp_path)
     assert done.returncode == code, done.stdout
     assert ("Accept: the only check is green." in done.stdout) == (code == 0)
-
-
-def test_module_of_functions_is_an_adapter():
-    assert registry.adapter("emulated") is emulated
-    for name in ("OPTIONS", "convert", "default_spec", "quantize", "fp8_attention", "reset"):
-        assert hasattr(registry.adapter("torchao"), name)
-
-
-def test_registry_suggests_names_and_is_restored():
-    known = Registry("fruit", {"apple": 1})
-    with known.restored():
-        known.update(pear=2)
-        assert known.find("pear") == 2
-    assert known == {"apple": 1}
-    with pytest.raises(ValueError, match="unknown fruit 'aple': did you mean apple"):
-        known.find("aple")

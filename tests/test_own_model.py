@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -202,16 +201,3 @@ def test_fault_is_red(name, fault, monkeypatch, judged):
     fault(monkeypatch)
     found = judged(name, SEEDS[:1])
     assert found.status == "fail", found.message()
-
-
-def test_golden_that_learned_too_little_is_inconclusive(tmp_path, eager):
-    """Nothing is known of the entropy of such data, so the loss itself must have fallen."""
-    (tmp_path / policy.FILE).write_text(shown_policy())
-    model = own("my_models", 4)
-    control, run = trained(model), trained(model, "te-current")
-    found = loss.judge([run], [control], from_runs([control], []), policy.load(tmp_path, DAY), MeasuredNumbers())
-    assert found.status == "inconclusive"
-    assert re.search(
-        r"BF16 learned too little to judge a recipe: its loss fell from 4\.\d+ to \d\.\d+ nats, .*; 25% is",
-        found.headline,
-    ), found.headline

@@ -254,11 +254,6 @@ def test_module_kept_in_bf16_is_no_obstacle(eager):
     assert [m.fqn for m in trained(uneven, "te-current").inventory] == ["inner"]
 
 
-def test_another_corpus_is_refused(trajectory):
-    with pytest.raises(ValueError, match=r"pair: it has its own batches \(chain\), not topics; leave out --corpus"):
-        trajectory(small(), corpus="topics")
-
-
 def test_numerics_checks_need_a_model_of_this_project(session):
     session.presets = {"pair": small()}
     cell = Cell(model="pair", recipe="te-current", execution=Execution.EMULATED, corpus="chain")

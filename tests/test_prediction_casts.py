@@ -7,16 +7,14 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
-from fp8parity.prediction import fits
 from fp8parity.prediction.basis import PRODUCTS, Basis
 from fp8parity.prediction.fits import TimedBlock, in_block
 from fp8parity.prediction.sizes import Additions, side_seconds
-from fp8parity.prediction.step import ATTENTION, CASTS, ENDS, GEMMS, MODULES, OPTIMIZER, REST, casts_alone, step_time
+from fp8parity.prediction.step import CASTS, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
-from fp8parity.records.times import Part, PartTime
-from fp8parity.timing.profile import GPU as SIZES
+from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
 
@@ -124,41 +122,6 @@ def test_side_kernels_cost_launches_and_a_pass_over_the_result(kernels, launches
     assert side_seconds(g, launch=2e-6, rate=1e9) == pytest.approx(launches * 2e-6 + 4 * elements / 1e9)
 
 
-def fused(share: float) -> Basis:
-    """A profile with blocks of the recipe, whose rest takes this share of what casts, scaled results and the rest take alone. The GEMMs
-    that were timed alone also launched a kernel before and a kernel after the product, which passed over its result."""
-    found, kernels = basis_of(), [BEFORE, PRODUCT, AFTER]
-
-    def timed(g: TimedGemm) -> TimedGemm:
-        more = side_seconds(g.model_copy(update={"kernels": kernels}), gpu.LAUNCH, gpu.BANDWIDTH)
-        return g.model_copy(update={"kernels": kernels, "recipe_seconds": [s + more for s in g.recipe_seconds]})
-
-    records = tuple(r.model_copy(update={"gemms": [timed(g) for g in r.gemms]}) for r in found.gemms)
-    forms = [gpu.block(Part.BLOCK_REST, ROWWISE, w, share * (gpu.layer_rest(w) + alone(w))) for w in gpu.SIZES.blocks]
-    return replace(
-        found, profile=found.profile.model_copy(update={"times": [*found.profile.times, *forms]}), gemms=records
-    )
-
-
-def alone(work: shapes.Workload) -> float:
-    """The seconds of the casts of a layer and of its scaled results."""
-    joined, apart = (work.shape.layer(work.tokens, joined=j) for j in (True, False))
-    return sum(g.count * law(g, p)[0] for g in joined for p in PRODUCTS) + sum(
-        g.count * law(g, p)[1] for g in apart for p in PRODUCTS
-    )
-
-
-@pytest.mark.parametrize("share", [0.6, 1.0, 1.3])
-def test_compiled_casts_take_the_time_of_the_blocks(share):
-    work, plain = shapes.get("base"), basis_of()
-    parts, apart = (step_time(b, work, RECIPES[ROWWISE], Execution.NATIVE).parts for b in (fused(share), plain))
-    layers = work.shape.layers
-    assert parts[REST] == apart[REST] == pytest.approx(layers * gpu.layer_rest(work), rel=1e-3)
-    assert parts[CASTS] + parts[REST] == pytest.approx(share * layers * (gpu.layer_rest(work) + alone(work)), rel=1e-3)
-    assert parts[GEMMS] == pytest.approx(apart[GEMMS], rel=1e-3)  # of the product alone
-    assert parts[ATTENTION] == apart[ATTENTION]
-
-
 CURRENT, BF16, BASE = RECIPES["te-current"], RECIPES["bf16"], shapes.get("base")
 
 
@@ -193,52 +156,3 @@ def test_attention_is_slower_with_a_larger_share_of_products():
     assert [found.of_attention(share, head) for share, head in ((0.1, 128), (0.9, 256))] == pytest.approx([2, 2])
     # 90 is nearer to 64 by the difference, and to 128 by the ratio: 90 / 64 is 1.41, and 128 / 90 is 1.42. 92 is the other way round.
     assert [found.of_attention(0.5, head) for head in (90, 92)] == pytest.approx([math.exp(0.5), 2])
-
-
-SLOWER = {640: 1.1, 896: 1.2, 1536: 1.5, 5120: 2.0}
-"""Products of BF16 in blocks of these widths. Those of te-current take half of that."""
-ATTENTION_LINE = (0.1, 0.4)
-"""The logarithm of attention's ratio, without products and for each unit of their share."""
-
-
-def with_blocks(*recipes: str) -> Basis:
-    """A profile with whole blocks of these recipes. Their rest is such that fusion changes nothing."""
-    found = gpu.made()
-    times: list[PartTime] = []
-    for w in SIZES.blocks:
-        for name in recipes:
-            linears = w.shape.layer(w.tokens, joined=False)
-            products = sum(g.count * found.gemm(name, product, g) for g in linears for product in PRODUCTS)
-            products *= SLOWER[w.shape.hidden] * (0.5 if name != "bf16" else 1.0)
-            rest = found.rest(w) + casts_alone(found, w, RECIPES[name], dict.fromkeys(MODULES, 1.0), joined=False)
-            ratio = 1.0
-            for _ in range(50):  # the share of the products depends on the ratio
-                ratio = math.exp(
-                    ATTENTION_LINE[0]
-                    + ATTENTION_LINE[1] * products / (products + rest + ratio * found.attention(w, "torch"))
-                )
-            times.append(gpu.block(Part.BLOCK_PRODUCTS, name, w, products))
-            times.append(gpu.block(Part.BLOCK_ATTENTION, name, w, ratio * found.attention(w, "torch")))
-            times.append(gpu.block(Part.BLOCK_REST, name, w, rest))
-    kept = [t for t in found.profile.times if t.part != Part.BLOCK_REST]
-    return replace(found, profile=found.profile.model_copy(update={"times": [*kept, *times]}))
-
-
-@pytest.mark.parametrize(
-    ("recipe", "own", "factor"), [(BF16, (), 1.0), (CURRENT, (), None), (CURRENT, ("te-current",), 0.5)]
-)
-def test_a_layer_has_products_and_attention_of_its_blocks(recipe, own, factor):
-    """Without blocks of te-current its products are as alone. Head, loss and optimizer are no part of a block."""
-    made = with_blocks("bf16", *own)
-    before, after = (step_time(b, BASE, recipe, Execution.NATIVE, block=True).parts for b in (gpu.made(), made))
-    slower = 1.0 if factor is None else factor * fits.between(list(SLOWER.items()), BASE.shape.hidden)
-    assert after[GEMMS] == pytest.approx(slower * before[GEMMS], rel=1e-3)
-    assert {p: after[p] for p in (CASTS, REST)} == pytest.approx({p: before[p] for p in (CASTS, REST)}, rel=1e-3)
-    share = after[GEMMS] / (after[GEMMS] + before[CASTS] + before[ATTENTION] + before[REST])
-    assert after[ATTENTION] / before[ATTENTION] == pytest.approx(
-        math.exp(ATTENTION_LINE[0] + ATTENTION_LINE[1] * share), rel=1e-3
-    )
-    step, alone = (step_time(b, BASE, recipe, Execution.NATIVE).parts for b in (made, gpu.made()))
-    head = gpu.made().ends(BASE)[0]
-    assert step[GEMMS] == pytest.approx(BASE.shape.layers * after[GEMMS] + head, rel=1e-3)
-    assert {p: step[p] for p in (ENDS, OPTIMIZER)} == pytest.approx({p: alone[p] for p in (ENDS, OPTIMIZER)})

@@ -14,7 +14,6 @@ from fp8parity.prediction.residuals import Group, Measured, Residual, Size, meas
 from fp8parity.prediction.sizes import Roof
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.timing.blocks import shape_of
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 
@@ -80,16 +79,6 @@ def test_each_group_is_shrunk_to_its_parent():
     assert found.of(Group(B, False, NATIVE)) == found.overall
 
 
-def test_errors_of_times_and_of_the_speed_up_are_apart():
-    """The measured step is twice as long as the law says, and its speed-up is 0.1 larger."""
-    step = gpu.timed(shapes.get("base"), off=0.1)
-    slow = {name: [2 * s for s in getattr(step, name)] for name in ("bf16_seconds", "recipe_seconds")}
-    [found] = residuals(gpu.made(), [step.model_copy(update=slow)])
-    assert found.bf16_error == pytest.approx(math.log(2), abs=0.02)
-    assert found.error == pytest.approx(0.1, abs=0.02)
-    assert found.time_error == found.bf16_error - found.error
-
-
 def test_extrapolated_cells_correct_nothing_and_widen_each_other():
     """Two are 0.3 off in logarithms, and no other cell is off."""
     off = {"small": 0.3, "base": 0.3}
@@ -130,16 +119,6 @@ def test_a_step_of_another_kind_is_not_compared(changes):
     assert measured(STEP.model_copy(update=changes)) is None
 
 
-def test_a_block_may_have_another_batch_and_nothing_else():
-    work = replace(shapes.get("llama3-8b"), micro_batch=2, sequence=4096)
-    record = gpu.timed(work).model_copy(update={"block": shape_of(work), "optimizer": ""})
-    for variant in ("", "2x4096"):
-        seen = measured(record.model_copy(update={"variant": variant}))
-        assert seen is not None and seen.block and (seen.work.micro_batch, seen.work.sequence) == (2, 4096)
-    for variant in ("2x4096 without k_proj", "2x4096 rest 1s", "4x4096"):
-        assert measured(record.model_copy(update={"variant": variant})) is None
-
-
 META = Roof(989e12, 1979e12, 2.4e12, 0.78, 0.92, "torchao's H100")
 SHAPES = [(16384, 2048, 6144), (8192, 4096, 14336), (512, 768, 256), (4096, 8192, 28672), (64, 64, 64)]
 
@@ -155,19 +134,6 @@ def test_the_roofline_equals_torchaos(m, k, n, formula):
     if formula:
         wanted += float(theirs.get_float8_mem_sympy(m, k, n, float8, mx, False, "NVIDIA H100"))
     assert roofline.linear_seconds(GemmShape("a", m, n, k), META, formula) == pytest.approx(wanted, rel=1e-9)
-
-
-def test_the_gpus_of_this_project_have_a_roof():
-    h100, h200 = (roofline.roof_of(f"NVIDIA {name}") for name in ("H100 80GB HBM3", "H200"))
-    assert h100 and h200 and (h100.bandwidth, h200.bandwidth) == (3.35e12, 4.8e12)
-    assert roofline.roof_of("NVIDIA L4") is None
-
-
-def test_large_linears_gain_and_small_ones_lose():
-    """Large linears come near two; small ones are slower in FP8, because a cast takes at least as long as a launch."""
-    large = [GemmShape("a", 16384, 28672, 8192)]
-    assert 1.7 < roofline.speed_up(large, META, "te-delayed") < 2.0
-    assert roofline.speed_up([GemmShape("a", 256, 256, 256)], META, "ao-tensorwise") < 0.5
 
 
 def test_every_fp8_recipe_has_a_formula():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -88,24 +87,6 @@ def test_a_fault_after_the_first_validation_is_found(change, words, eager, monke
     assert [f.metric for f in found.failing] == ["arithmetic"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "found"),
-    [
-        ({}, (10, 299)),
-        ({"validation_every": 6, "steps": 12}, (5, 11)),
-        ({"steps": 60}, (10, 59)),
-        ({"steps": 8}, (3, 7)),
-        ({"steps": 3}, (1, 2)),
-        ({"steps": 2}, ()),
-        ({"steps": 1}, ()),
-        ({"validation_every": 2}, (1, 299)),
-        ({"validation_every": 1}, ()),
-    ],
-)
-def test_the_early_step_is_before_the_first_validation(changes, found):
-    assert probe.steps_of(replace(SCHEDULES["micro"], **changes)) == found
-
-
 @pytest.mark.parametrize(("recipe", "accumulation"), [("te-delayed", 1), ("te-nvfp4", 2)])
 def test_training_is_bit_equal_without_the_probe(recipe, accumulation, monkeypatch, eager):
     """Stochastic rounding draws from a generator, delayed scales keep amaxes: neither sees the probe."""
@@ -157,19 +138,6 @@ def test_too_little_memory_ends_the_probe_and_not_the_run(where, monkeypatch):
     made = micro("te-current", schedule=replace(SHORT, steps=4, tail=2))
     full_gpu = "the memory of the GPU does not hold a second model in BF16"
     assert (made.probes, made.unprobed, len(made.loss)) == ([], full_gpu, 4)
-
-
-def test_the_time_of_the_probe_is_not_of_the_run(monkeypatch, eager):
-    micro("te-current", schedule=replace(SHORT, steps=3, tail=2))  # imports and caches
-    summed = probe.summed
-
-    def slow(*args):
-        time.sleep(1)
-        return summed(*args)
-
-    monkeypatch.setattr(probe, "summed", slow)
-    made = micro("te-current", schedule=replace(SHORT, steps=3, tail=2))
-    assert len(made.probes) == 2 and made.seconds < 2 and made.step_seconds < 1
 
 
 def test_the_peak_of_a_gpu_is_that_of_the_run_alone(monkeypatch):

@@ -99,14 +99,6 @@ def test_a_record_of_an_uncommitted_tree_is_not_reused(session, trained):
     assert trained == [("bf16", 0)] * 2
 
 
-def test_a_record_of_another_corpus_is_not_reused(session, trained):
-    session.trajectory(BF16, 0)
-    changed(path_of(session, BF16, "seed0"), cell=BF16.on("synthetic"))
-    with pytest.warns(UserWarning, match="it is trained again"):
-        assert resumed(session).trajectory(BF16, 0).cell == BF16
-    assert len(trained) == 2
-
-
 @pytest.fixture
 def parts(session: Session) -> Parts:
     preset = session.preset("nano")

@@ -166,21 +166,6 @@ def test_cell_that_cannot_run_has_a_reason(parameter, of, here, reason):
     assert selection.item_skip_reason(item(), parameter, of, context) == reason
 
 
-@pytest.mark.parametrize(
-    ("markers", "of", "reason"),
-    [
-        ([], cell("te-current"), None),
-        (["vendor"], cell("te-current"), "needs the package transformer_engine, which is not installed"),
-        (["vendor"], cell("te-current-wgrad-bf16"), "the recipe has no vendor"),
-        (["vendor"], cell("te-current", "native"), "needs a GPU of sm_90; this machine has none"),
-    ],
-)
-def test_vendor_test_needs_the_package(monkeypatch, markers, of, reason):
-    monkeypatch.setattr(registry, "installed", lambda package: False)
-    context: Any = SimpleNamespace(hardware=CPU, execution=None, models=presets())
-    assert selection.item_skip_reason(item(*markers), "cell", of, context) == reason
-
-
 HERE = "its native kernels run here (use --execution emulated to run the emulation)"
 
 

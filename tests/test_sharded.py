@@ -16,7 +16,6 @@ from fp8parity.distributed.sharding import ARMS, ShardedOptimizer, sharded
 from fp8parity.judging.verdict import NumericsDetail
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Measurements
-from fp8parity.training.optimizer import MasterWeightOptimizer
 from sessions import cell, verdict
 
 
@@ -166,13 +165,6 @@ def test_gradient_that_is_not_finite_names_its_parameter(spec, monkeypatch):
     with pytest.raises(
         ValueError, match=r"^step 0 is not finite, and the loss of every rank is: gradient of lm_head.weight \(1 of "
     ):
-        parity.measure_tensor_parallel(spec)
-
-
-def test_run_on_one_rank_that_is_not_finite_is_no_reference(spec, monkeypatch):
-    real = MasterWeightOptimizer.gather
-    monkeypatch.setattr(MasterWeightOptimizer, "gather", lambda self, factor: real(self, float("nan")))
-    with pytest.raises(ValueError, match="^the run on one rank is not finite at step 0: gradient of "):
         parity.measure_tensor_parallel(spec)
 
 

@@ -160,14 +160,3 @@ def test_other_machine_does_not_cover_a_shard(trajectory, changes):
     [line] = missing([*whole, *gate(trajectory, "b", 1, 3, **there)], [])
     assert line.startswith("shard 2 of 3 is missing, and shard 1, 3 is here")
     assert missing([*whole, *gate(trajectory, "b", 1, 2, 3, **there)], []) == []
-
-
-@pytest.mark.parametrize(
-    ("here", "there", "lost"),
-    [((1, 3), (2,), 0), ((1, 3), (2, 3), 0), ((1,), (2,), 1), ((1, 2, 3), (1, 3), 1), ((1, 2, 3), (1, 2, 3), 0)],
-)
-def test_shards_may_run_on_several_cpus(trajectory, here, there, lost):
-    """A CPU that has all shards is a gate of its own, and covers nothing of another."""
-    cpus: dict[str, Any] = {"capability": None, "cuda": None, "driver": None}
-    both = gate(trajectory, "a", *here, device="EPYC", **cpus) + gate(trajectory, "b", *there, device="Xeon", **cpus)
-    assert len(missing_shards(both)) == lost

@@ -13,7 +13,6 @@ import pytest
 import torch
 from fp8parity import runner
 from fp8parity.distributed import launch
-from fp8parity.gate import selection
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from fp8parity.runner import Runner, Settings
@@ -105,19 +104,3 @@ def test_memory_is_free_before_the_lock_is(fails, tmp_path, monkeypatch):
 
 
 CPU, BF16 = Hardware("cpu", "cpu", None), cell("bf16", "native", "nano")
-
-
-@pytest.mark.parametrize(
-    ("here", "ranks", "reason"),
-    [
-        (CPU, 3, None),
-        (CPU, 4, "4 ranks need 4 GPUs; a CPU runs at most 3"),
-        (HERE, 1, None),
-        (HERE, 2, None),
-        (HERE, 4, "needs 4 GPUs, one for each rank; this machine has 2"),
-    ],
-)
-def test_ranks_without_a_gpu_cannot_run(monkeypatch, here, ranks, reason):
-    """They are not left out as something that a check cannot measure: a host that lost a GPU was accepted without a word."""
-    monkeypatch.setattr(Hardware, "gpu_count", 2)
-    assert selection.cell_skip_reason(BF16.model_copy(update={"ranks": ranks}), here, None) == reason

@@ -12,9 +12,7 @@ from fp8parity.checks import codes
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.check_names import CHECKS
-from fp8parity.report.summary import Evidence, command
 from sessions import cell
-from verdicts import verdict as made
 
 from conftest import subject
 
@@ -84,13 +82,6 @@ def test_ids_name_the_ranks_and_a_control_has_as_many():
     assert (
         Cell.model_validate_json(cell("bf16", "native").model_dump_json(exclude={"ranks"})).ranks == 1
     )  # an older record
-
-
-def test_command_of_a_cell_names_its_suite_and_its_ranks():
-    said = [command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
-    assert said == [
-        f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
-    ]
 
 
 @pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])

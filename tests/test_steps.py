@@ -147,11 +147,6 @@ def test_a_graph_without_a_gpu_is_refused(session, mode):
         session.trajectory(cell("bf16", "native", "nano"), 0)
 
 
-def test_an_unknown_mode_is_refused(nano):
-    with pytest.raises(ValueError, match="unknown mode 'eagre': did you mean eager"):
-        trained(nano, "eagre")
-
-
 def test_the_default_mode_depends_on_device_and_recipe():
     gpu = torch.device("cuda:0")
     found = {

@@ -228,8 +228,3 @@ def test_reads_do_not_grow_with_depth(check, each, most, session, reads):
     shallow, deep = (reads(lambda depth=depth: check.measure(of_depth(session, depth))) for depth in (1, 3))
     assert deep - shallow == 2 * each
     assert 0 < shallow <= most
-
-
-@pytest.mark.usefixtures("eager")
-def test_many_uses_are_read_together(session, reads):
-    assert 0 < reads(lambda: state.many_uses(of_depth(session, 1))) <= 5

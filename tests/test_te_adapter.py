@@ -191,14 +191,6 @@ def test_option_that_does_something_else_is_refused(te, options, message):
         converted("te-current-backward-dequantized", options=options)
 
 
-def test_ends_in_bf16_keep_fp8_weights_between(te):
-    found = converted("te-current-ends-bf16-fp8-weights")
-    primary = {n for n, p in found.model.named_parameters() if isinstance(p, Primary)}
-    assert {n.split(".")[1] for n in primary} == {"1", "2"}
-    assert primary == set(found.initial) == {f"{m.fqn}.weight" for m in found.inventory}
-    assert all(m.config.endswith("; quantized weights") for m in found.inventory)
-
-
 def test_fused_layer_keeps_no_quantized_weights(te):
     with pytest.raises(
         ValueError, match="te-current fused: quantized_weights is not supported in a fused layer; use native execution"

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from pathlib import Path
 
 import gemm_records
 import pytest
-import reports
 import timings
 from fp8parity.cli import main
 from fp8parity.judging import gemms, speed
-from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, Verdict
-from fp8parity.records.schema import AnyRecord, Throughput, Trajectory
+from fp8parity.judging.verdict import GEMMS, Verdict
+from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.report import RENDERERS, render, timed
+from fp8parity.report import RENDERERS
 from fp8parity.report.summary import Evidence, Report
-from narrowed import some
 from sessions import GOLDEN
-from test_report_plots import steep
 
 WATTS = timings.calm_but(watts=[500.0, 400.0])
 STEP = timings.made(watch=WATTS)
@@ -61,19 +57,6 @@ def test_a_step_has_every_number_with_every_digit():
     assert row["headline"] == "no throughput golden for te-current native on NVIDIA Made Up; measured and shown"
 
 
-def test_a_step_beside_its_losses_has_a_worth():
-    verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})
-    records = [steep(r) if isinstance(r, Trajectory) else r for r in given.records]
-    [row] = table(verdicts, *records)
-    [worth] = timed.worths(verdicts, Evidence(records)).values()
-    assert [float(row[f"worth{p}_ratio"]) for p in ("_low", "", "_high")] == list(some(worth.worth))
-    assert [float(row[f"more_tokens{p}_share"]) for p in ("_low", "", "_high")] == list(some(worth.later))
-    block = next(v for v in verdicts if v.speed).model_copy(update={"check": BLOCK_THROUGHPUT})
-    assert [r["worth_ratio"] == "" for r in table([*verdicts, block], *records)] == [False, True], (
-        "no loss belongs to a block"
-    )
-
-
 def test_gemms_have_a_row_for_each_way_to_time_them():
     record = gemm_records.made()
     kernel, training = table([gemms.judge(record, None, gemm_records.ROW)], record)
@@ -103,20 +86,6 @@ def test_unusable_times_have_a_row_without_numbers():
     assert (bare["verdict"], bare["content"], bare["mode"], bare["speed_up_ratio"]) == ("error", "gemms-31x512", "", "")
     lost = Verdict(cell=STEP.cell, check=GEMMS, status="error", headline="lost")
     assert [r["verdict"] for r in table([lost])] == ["error"]
-
-
-def test_other_checks_have_no_row():
-    loss, numerics, *_ = reports.session(recipes=())[0]
-    text = RENDERERS[".csv"](Report([loss, numerics], {}, [], "m"))
-    assert text.startswith("kind,gpu,model,") and text.count("\n") == 1
-
-
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 0.1 + 0.2, 1e-300, 2**63 - 1])
-def test_a_number_comes_back(value):
-    text = render.as_csv(["a", "b"], [[value, None]])
-    [row] = read(text)
-    assert type(value)(row["a"]) == value or (math.isnan(value) and math.isnan(float(row["a"])))
-    assert row["b"] == ""
 
 
 def test_judge_writes_one_beside_other_reports(tmp_path: Path, capsys):

@@ -16,7 +16,6 @@ from fp8parity.numerics.scaling import quantize
 from fp8parity.recipes import RECIPES, ConvertedModel, Recipe, apply
 from fp8parity.recipes.adapters import torchao_prototype
 from fp8parity.recipes.adapters.torchao_prototype import GroupedLinears, config_for, described, linear_spec
-from fp8parity.recipes.recipe import Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
@@ -223,13 +222,3 @@ def test_loss_of_grouped_experts_equals_the_emulations(te, eager):
     with module.context(), module.microbatch(True):  # type: ignore[misc]  # TE's adapter has the region
         models.cross_entropy(module.model, *batch)
     assert module.model.get_submodule("layers.1.mlp.gate_proj").calls == [(list, True)]
-
-
-def test_rule_about_one_expert_is_refused(te):
-    with pytest.raises(
-        ValueError,
-        match="one grouped GEMM computes all experts of layers.0.mlp.up_proj, and a rule is about some of them",
-    ):
-        converted_te(replace(RECIPES["te-current"], rules=(Rule(names=("up_proj.1",)),)))
-    left = converted_te(replace(RECIPES["te-current"], rules=(Rule(names=("up_proj",), blocks=(0,)),)))
-    assert not any(m.fqn.startswith("layers.0.mlp.up_proj") for m in left.inventory)
