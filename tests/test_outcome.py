@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from fp8parity.gate import results as outcomes
-from fp8parity.gate.results import Phase, Results
+from fp8parity.gate.results import Phase, Results, not_run
+from fp8parity.gate.selection import unmatched
 from fp8parity.judging.verdict import LOSS, LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.sentence import Outcome, sentence
@@ -153,3 +156,24 @@ def test_control_without_a_test_is_judged_by_the_runs_of_recipes(controls, statu
     assert found == statuses
     own = outcomes.verdicts(made(*phases, ran("bf16", control("improved", 3)), selected=("a", "bf16")), CELLS)
     assert [v.status for v in own if v.cell.is_control] == ["improved"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "terms"),
+    [
+        ("", []),
+        ("gemm", []),
+        ("GEMM and (te-current or codes)", []),
+        ("codes or gemn", ["'gemn'; did you mean gemm?"]),
+        ("not gemn", []),
+        ("zzz", ["'zzz'"]),
+    ],
+)
+def test_term_of_k_that_matches_nothing_is_named(expression, terms):
+    items = [
+        SimpleNamespace(nodeid=f"suites/numerics/test_device.py::{name}", keywords={name: 1})
+        for name in ("test_gemm[te-current-tiny-native]", "test_codes[te-block-tiny-native]")
+    ]
+    found = unmatched(expression, items)
+    assert [line.partition("no test matches ")[2] for line in found] == terms
+    assert not_run(made(ran("a"), unmatched=found), CELLS, [])[: len(found)] == found
