@@ -42,11 +42,12 @@ def behind(m: trials.Model) -> list[str]:
 
 def wrong(found: Sequence[Judged]) -> list[list[str]]:
     """Return what this project misses, and its false alarms."""
+    errors = {True: "missed", False: "false alarm"}
     return [
-        ["missed" if j.trial.should_be_red else "false alarm", j.model, f"{j.trial.kind}: {j.trial.name}", f"`{j.verdict.status}`"]
+        [errors[j.trial.should_be_red], j.model, f"{j.trial.kind}: {j.trial.name}", f"`{j.verdict.status}`"]
         for j in found
         if j.trial.should_be_red != j.red[OURS]
-    ]  # fmt: skip
+    ]
 
 
 def smallest_gaps(known: simulated.Noise, stored: Goldens, draws: int) -> Iterator[list[str]]:

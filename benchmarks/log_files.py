@@ -77,11 +77,12 @@ def titan_tensorboard(path: Path, c: Curve) -> Path:
 
 def automodel(path: Path, c: Curve) -> Path:
     path.mkdir(parents=True, exist_ok=True)
+    tps = c.tokens / c.seconds
+    same = {"tps": tps, "tps_per_gpu": tps, "num_tokens_per_step": c.tokens, "num_label_tokens": c.tokens}
     lines = [
-        {"step": s, "epoch": 0, "timestamp": "2026-11-22", "loss": x, "grad_norm": g, "lr": r, "mem": 1.0, "tps": c.tokens / c.seconds,
-         "tps_per_gpu": c.tokens / c.seconds, "num_tokens_per_step": c.tokens, "num_label_tokens": c.tokens}
+        {"step": s, "epoch": 0, "timestamp": "2026-11-22", "loss": x, "grad_norm": g, "lr": r, "mem": 1.0, **same}
         for s, x, g, r in rows(c)
-    ]  # fmt: skip
+    ]
     with (path / "training.jsonl").open("a") as file:
         file.writelines(json.dumps(line) + "\n" for line in lines)
     return path
@@ -148,8 +149,9 @@ def megatron(path: Path, c: Curve) -> Path:
     def line(s: int, x: float, g: float, r: float) -> str:
         loss = f" lm loss: {x:.6E} |" if x >= 0 else ""
         return (
-            f" [2026-11-22 09:00:00] iteration {s:8d}/{len(c.loss):8d} | consumed samples: {64 * s:12d} | elapsed time per iteration (ms): "
-            f"{1000 * c.seconds:.1f} | learning rate: {r:.6E} | global batch size: {64:5d} |{loss} loss scale: 1.0 | grad norm: {g:.3f} | "
+            f" [2026-11-22 09:00:00] iteration {s:8d}/{len(c.loss):8d} | consumed samples: {64 * s:12d} | "
+            f"elapsed time per iteration (ms): {1000 * c.seconds:.1f} | learning rate: {r:.6E} | "
+            f"global batch size: {64:5d} |{loss} loss scale: 1.0 | grad norm: {g:.3f} | "
             f"number of skipped iterations: {0:3d} | number of nan iterations: {0 if x >= 0 else 1:3d} |"
         )
 
@@ -160,9 +162,9 @@ def titan(path: Path, c: Curve) -> Path:
     return printed(
         path,
         (
-            f"[titan] 2026-11-22 09:00:00,000 - root - INFO - \x1b[31mstep: {s:2}  \x1b[32mloss: {x:8.5f}  \x1b[38;2;180;60;0mgrad_norm: "
-            f"{g:7.4f}  \x1b[36mmemory:  1.00GiB(1.25%)  \x1b[34mtps: {round(c.tokens / c.seconds):,}  "
-            "\x1b[36mtflops: 1.00  \x1b[35mmfu: 1.00%\x1b[39m"
+            f"[titan] 2026-11-22 09:00:00,000 - root - INFO - \x1b[31mstep: {s:2}  \x1b[32mloss: {x:8.5f}  "
+            f"\x1b[38;2;180;60;0mgrad_norm: {g:7.4f}  \x1b[36mmemory:  1.00GiB(1.25%)  "
+            f"\x1b[34mtps: {round(c.tokens / c.seconds):,}  \x1b[36mtflops: 1.00  \x1b[35mmfu: 1.00%\x1b[39m"
             for s, x, g, _ in rows(c)
         ),
     )
@@ -174,8 +176,9 @@ def nanochat(path: Path, c: Curve) -> Path:
     for s, x, g, _ in rows(c):
         mean = 0.9 * mean + 0.1 * x
         lines.append(
-            f"step {s:05d}/{len(c.loss):05d} ({100 * s / len(c.loss):.2f}%) | loss: {mean / (1 - 0.9**s):.6f} | grad norm: {g:.4f} | "
-            f"lrm: 1.00 | dt: {1000 * c.seconds:.2f}ms | tok/sec: {int(c.tokens / c.seconds):,} | mfu: 1.00 | total time: 1.00m"
+            f"step {s:05d}/{len(c.loss):05d} ({100 * s / len(c.loss):.2f}%) | loss: {mean / (1 - 0.9**s):.6f} | "
+            f"grad norm: {g:.4f} | lrm: 1.00 | dt: {1000 * c.seconds:.2f}ms | tok/sec: {int(c.tokens / c.seconds):,} | "
+            "mfu: 1.00 | total time: 1.00m"
         )
     return printed(path, lines)
 

@@ -170,6 +170,7 @@ def report(name: str):
     return MODULE["report"](DAY, RECORDS / f"{name}.zip")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "table", "rows", "page"),
     [

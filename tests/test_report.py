@@ -77,6 +77,7 @@ class TestFormats:
         assert {"matrix", "gaps", "snr", "losses", "cells", "not-run", "provenance"} <= set(names)
         assert '"Plot"' not in RENDERERS[".json"](faulty) and "Losses of mini" in RENDERERS[".json"](faulty)
 
+    @pytest.mark.slow
     def test_a_large_session_stays_under_5_mb(self, tmp_path):
         made = reports.report(models=reports.MODELS, steps=300, speeds=True)
         for suffix, least, most in (

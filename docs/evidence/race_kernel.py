@@ -33,7 +33,8 @@ for block in (1024, 2048):
             made = kernel[(M // 2,)](x, buffer, q, N, XBLOCK=2, R=block, BARRIER=barrier, num_warps=16)
             wrong += int((q.view(torch.uint8) != exact.view(torch.uint8)).sum())
         print(
-            f"XBLOCK 2, R0_BLOCK {block}, 16 warps, {'barrier' if barrier else 'no barrier'}: {wrong} of {10 * M * N} values are wrong"
+            f"XBLOCK 2, R0_BLOCK {block}, 16 warps, {'barrier' if barrier else 'no barrier'}: "
+            f"{wrong} of {10 * M * N} values are wrong"
         )
         if not barrier:
             print(

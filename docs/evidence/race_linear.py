@@ -1,4 +1,4 @@
-"""SwiGLU and one FP8 linear: output and gradients in each configuration that Inductor may choose, compared with eager."""
+"""SwiGLU and one FP8 linear: all of Inductor's configurations compared with eager."""
 
 import torch
 import torch.nn.functional as F
