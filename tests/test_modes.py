@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from fp8parity.checks import modes, short_run
+from fp8parity.checks.gradients import PROBE
 from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.recipes import ConvertedModel
@@ -125,6 +127,15 @@ def test_faults_of_compilation_are_found(judged, compile_blocks, of, red):
 def test_scale_that_was_compiled_in_is_found(judged):
     red = judged(scales_compiled_in, cell=cell("te-delayed", "emulated", "nano"))
     assert {"compiled graphs", "compiled difference"} <= red
+
+
+def test_graphed_step_shows_its_graph(monkeypatch):
+    """The check reads it, so that a step that only runs eagerly is found."""
+    monkeypatch.setattr(steps, "_capture_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    optimizer = SimpleNamespace(masters=[SimpleNamespace(is_cuda=True)])
+    take = steps.make(SimpleNamespace(generator=None), optimizer, PROBE, Mode.GRAPHED)
+    assert take.graph is None
 
 
 def test_step_without_a_graph_is_an_error(judged):
