@@ -5,8 +5,6 @@ from __future__ import annotations
 import gemm_records
 import pytest
 import sessions
-from faults import gemm_times
-from faults.fault import Bench
 from fp8parity.judging import gemms
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import total
@@ -15,13 +13,6 @@ from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, judged, made, slower, watched
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
-
-
-@pytest.mark.parametrize("fault", gemm_times.FAULTS, ids=lambda f: f.name)
-def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, trajectory):
-    (finding,) = fault.seen
-    seen = finding.look(fault.plant, Bench(session, monkeypatch, tmp_path, trajectory))
-    assert finding.misses(seen) == [], seen.text
 
 
 @pytest.mark.parametrize(
