@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,3 +182,11 @@ def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
     done = run("pytest", "-q", "--recipe", "my-recipe", cwd=tmp_path)
     assert done.returncode == code, done.stdout
     assert ("Accept: the only check is green." in done.stdout) == (code == 0)
+
+
+def test_missing_path_is_named_before_its_options(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "nosuch/suites", "--recipe", "te-current"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 4
+    assert "file or directory not found: nosuch/suites" in done.stderr
