@@ -5,8 +5,6 @@ from __future__ import annotations
 import gemm_records
 import pytest
 import sessions
-from faults import gemm_times
-from faults.fault import Bench
 from fp8parity.judging import gemms
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import total
@@ -15,13 +13,6 @@ from fp8parity.records.gemms import GemmMode
 from gemm_records import GPU, ROW, changed, judged, made, slower, watched
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
-
-
-@pytest.mark.parametrize("fault", gemm_times.FAULTS, ids=lambda f: f.name)
-def test_the_fault_is_found_and_named(fault, session, monkeypatch, tmp_path, trajectory):
-    (finding,) = fault.seen
-    seen = finding.look(fault.plant, Bench(session, monkeypatch, tmp_path, trajectory))
-    assert finding.misses(seen) == [], seen.text
 
 
 @pytest.mark.parametrize(
@@ -116,17 +107,6 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
     record = changed(made(), "o wgrad training", accumulates=True)
     assert record.shown_only == "" and "main_grads" not in record.content
     assert judged(record).headline == "o wgrad training: adds to its result, golden the other way"
-
-
-@pytest.mark.parametrize(
-    ("kernels", "words"),
-    [
-        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
-        (["cast", "cast", "cast", "nvjet_sm90_qqtst"], "3 kernels next to the GEMM, golden 2: an extra cast"),
-    ],
-)
-def test_casts_are_counted(kernels, words):
-    assert words in judged(changed(made(), "up fprop training", kernels=kernels)).headline
 
 
 @pytest.mark.parametrize(("change", "status"), [(0.9, "pass"), (1.0 / 1.11, "pass"), (0.5, "drift")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from faults import (
     checkpoints,
@@ -28,7 +29,7 @@ MODULES = (
     *(losses, identity, first_steps, loss_curves, speeds, gemm_times),
     *(gate, references, requests),
 )
-CATALOGUE: tuple[Fault, ...] = tuple(fault for module in MODULES for fault in module.FAULTS)
+CATALOGUE = tuple(replace(fault, name=name) for module in MODULES for name, fault in module.FAULTS.items())
 
 
 def findings() -> Iterator[tuple[Fault, Finding]]:

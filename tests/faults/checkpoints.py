@@ -51,27 +51,24 @@ def generator_of_a_new_run(saved: dict[str, Any]) -> None:
     saved["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
 
 
-def _fault(
-    name: str, plant: Plant, recipe: str, place: str, *also: str, where: str = PLAIN, source: str = "made up"
-) -> Fault:
+def _fault(plant: Plant, recipe: str, place: str, *also: str, where: str = PLAIN, source: str = "made up") -> Fault:
     """``also``: further metrics that must be wrong."""
     blame = Blame.FRAMEWORK if recipe == "bf16" else Blame.RECIPE
     words = tuple(f"{metric} @ {where}" for metric in also) or ""
     finding = Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words)
-    return Fault(Kind.STATE, name, plant, (finding,), source)
+    return Fault(Kind.STATE, plant, (finding,), source)
 
 
-def _lost_history(name: str, plant: Plant) -> Fault:
+def _lost_history(plant: Plant) -> Fault:
     """The check ``state`` sees that the run goes on otherwise, the check ``checkpoint`` also which tensor is not what was saved."""
-    fault = _fault(name, plant, "te-delayed", "changed scales", "step difference", source="TE 567, 982")
+    fault = _fault(plant, "te-delayed", "changed scales", "step difference", source="TE 567, 982")
     return replace(fault, seen=(*state.state("te-delayed", "reload difference"), *fault.seen))
 
 
-FAULTS = (
-    _lost_history("amax history not saved", state.not_saved),
-    _lost_history("amax history not loaded", state.not_loaded),
-    _fault(
-        "scale of a primary weight saved in BF16",
+FAULTS = {
+    "amax history not saved": _lost_history(state.not_saved),
+    "amax history not loaded": _lost_history(state.not_loaded),
+    "scale of a primary weight saved in BF16": _fault(
         loaded(scales_in_bf16),
         "te-current",
         "changed weights",
@@ -79,11 +76,11 @@ FAULTS = (
         where=QUANTIZED,
         source="TE's test of sharded checkpoints allows for it",
     ),
-    _fault(
-        "master weights made from BF16 ones", loaded(masters_from_weights), "bf16", "changed masters", "step difference"
+    "master weights made from BF16 ones": _fault(
+        loaded(masters_from_weights), "bf16", "changed masters", "step difference"
     ),
-    _fault("moments not loaded", loaded(moments_of_a_new_run), "bf16", "changed moments", "highest gain of the step"),
-    _fault(
-        "generator of stochastic rounding not loaded", loaded(generator_of_a_new_run), "te-nvfp4", "step difference"
+    "moments not loaded": _fault(loaded(moments_of_a_new_run), "bf16", "changed moments", "highest gain of the step"),
+    "generator of stochastic rounding not loaded": _fault(
+        loaded(generator_of_a_new_run), "te-nvfp4", "step difference"
     ),
-)
+}

@@ -129,10 +129,11 @@ class Fault:
     """One thing that can go wrong. ``source`` is the report of it. Every look of ``seen`` must find ``plant``."""
 
     kind: Kind
-    name: str
     plant: Any
     seen: tuple[Finding, ...]
     source: str = "made up"
+    name: str = ""
+    """The key of the fault in its table."""
 
 
 def seen_of(verdict: Verdict) -> Seen:

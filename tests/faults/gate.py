@@ -86,9 +86,9 @@ def _contradiction(folder: Path, make: Make) -> list[str]:
     return [*arguments[:2], str(folder / "other"), *arguments[2:]]
 
 
-def fault(name: str, plant: Plant, words: str | tuple[str, ...], code: int, where: str = "fp8parity judge") -> Fault:
+def fault(plant: Plant, words: str | tuple[str, ...], code: int, where: str = "fp8parity judge") -> Fault:
     finding = Finding(Command(where), "", Blame.INPUT, f"exit {code}", words=words)
-    return Fault(Kind.GATE, name, plant, (finding,))
+    return Fault(Kind.GATE, plant, (finding,))
 
 
 red, refused = partial(fault, code=1), partial(fault, code=2)
@@ -106,64 +106,51 @@ def _whole(folder: Path, make: Make, lost: Callable[[Measurement], bool], check:
     return judge(folder, [found.model_copy(update={"values": kept, "partial": False})])
 
 
-FAULTS = (
-    red(
-        "metric lost from a record",
+FAULTS = {
+    "metric lost from a record": red(
         partial(_whole, lost=lambda m: m.metric == "fprop gain"),
         (
             "te-current-tiny-emulated: gemm error: the record lacks 7 numbers that golden/numerics or the policy names",
             "fprop gain @ gaussian",
         ),
     ),
-    red(
-        "metric of a rule lost from a record",
+    "metric of a rule lost from a record": red(
         partial(_whole, lost=lambda m: m.metric == "race difference", check="state"),
         "the record lacks 1 number that golden/numerics or the policy names: race difference",
     ),
-    red(
-        "place lost from a record",
+    "place lost from a record": red(
         partial(_whole, lost=lambda m: m.place == "fprop sqnr @ zero-row"),
         "the record lacks 1 number that golden/numerics or the policy names: fprop sqnr @ zero-row",
     ),
-    red(
-        "number below its limits",
-        partial(_valued, value=24.0),
-        ("24 is below [", "1 of 1 numbers are outside their bounds"),
+    "number below its limits": red(
+        partial(_valued, value=24.0), ("24 is below [", "1 of 1 numbers are outside their bounds")
     ),
-    red("number above its limits", partial(_valued, value=55.6), "55.6 is above ["),
-    red("number that is NaN", partial(_valued, value=math.nan), "nan is not in ["),
-    red("number that is infinite", partial(_valued, value=math.inf), "inf is above ["),
-    red(
-        "record without numbers", lambda f, make: judge(f, [number(make, 1.0, values=[])]), "the check measured nothing"
+    "number above its limits": red(partial(_valued, value=55.6), "55.6 is above ["),
+    "number that is NaN": red(partial(_valued, value=math.nan), "nan is not in ["),
+    "number that is infinite": red(partial(_valued, value=math.inf), "inf is above ["),
+    "record without numbers": red(
+        lambda f, make: judge(f, [number(make, 1.0, values=[])]), "the check measured nothing"
     ),
-    red(
-        "number that no row speaks of",
-        lambda f, make: judge(f, [number(make, 1.0, check="gem")]),
-        "no row of the policy mentions 1 of 1 numbers",
+    "number that no row speaks of": red(
+        lambda f, make: judge(f, [number(make, 1.0, check="gem")]), "no row of the policy mentions 1 of 1 numbers"
     ),
-    red(
-        "number that nobody measured",
+    "number that nobody measured": red(
         lambda f, make: judge(
             f, [number(make, 28.5, values=[Measurement(metric="fprop sqnr", where="nowhere", value=28.5)])], GOLDEN
         ),
         "1 of 1 numbers could not be judged: they have no rule and no measured number",
     ),
-    refused("no records", _empty, "holds no records"),
-    refused(
-        "record edited by hand",
-        _text(lambda t: t.replace("28.5", "28.6")),
-        "its checksum does not match its content; it was edited or damaged",
+    "no records": refused(_empty, "holds no records"),
+    "record edited by hand": refused(
+        _text(lambda t: t.replace("28.5", "28.6")), "its checksum does not match its content; it was edited or damaged"
     ),
-    refused("record cut short", _text(lambda t: t[: len(t) // 2]), "not valid JSON"),
-    refused(
-        "record without a checksum",
+    "record cut short": refused(_text(lambda t: t[: len(t) // 2]), "not valid JSON"),
+    "record without a checksum": refused(
         _text(lambda t: json.dumps({k: v for k, v in json.loads(t).items() if k != "checksum"})),
         "no checksum; fp8parity did not write this file",
     ),
-    refused(
-        "record of a later schema",
-        lambda f, make: judge(f, [number(make, 28.5, schema_version=99)]),
-        "schema_version is",
+    "record of a later schema": refused(
+        lambda f, make: judge(f, [number(make, 28.5, schema_version=99)]), "schema_version is"
     ),
-    refused("sets that contradict each other", _contradiction, "contradict each other"),
-)
+    "sets that contradict each other": refused(_contradiction, "contradict each other"),
+}

@@ -29,7 +29,6 @@ class TimedGemms:
 
 
 def _fault(
-    name: str,
     words: str,
     place: str = "",
     source: str = "made up",
@@ -41,7 +40,7 @@ def _fault(
     blame = {"fail": Blame.RECIPE, "drift": Blame.FRAMEWORK}.get(status, Blame.INPUT)
     plant = plant or (lambda: gemm_records.changed(gemm_records.made(), place, **changes))
     named = "" if status == "error" else place
-    return Fault(Kind.FRAMEWORK, name, plant, (Finding(TimedGemms(), named, blame, status, words=words),), source)
+    return Fault(Kind.FRAMEWORK, plant, (Finding(TimedGemms(), named, blame, status, words=words),), source)
 
 
 def _slower(place: str, factor: float) -> dict[str, list[float]]:
@@ -58,38 +57,30 @@ def _without(place: str) -> GemmTimes:
 BF16_KERNELS = ["nvjet_sm90_tst_128x256"]
 UP = "up fprop training"
 EXTRA_CAST = ["cast_transpose", "cast", "cast", "nvjet_sm90_qqtst"]
-FAULTS = (
-    _fault(
-        "an extra cast in one operand",
-        "3 kernels next to the GEMM, golden 2: an extra cast",
-        UP,
-        kernels=EXTRA_CAST,
-        **_slower(UP, 1.1),
+FAULTS = {
+    "an extra cast in one operand": _fault(
+        "3 kernels next to the GEMM, golden 2: an extra cast", UP, kernels=EXTRA_CAST, **_slower(UP, 1.1)
     ),
-    _fault("a cast that takes longer", "slower: up fprop training", UP, **_slower(UP, 1.2)),
-    _fault(
-        "a silent BF16 GEMM",
+    "a cast that takes longer": _fault("slower: up fprop training", UP, **_slower(UP, 1.2)),
+    "a silent BF16 GEMM": _fault(
         "silent BF16: down dgrad kernel ran on nvjet_sm90_tst_128x256, and its operands are e5m2 x e4m3",
         "down dgrad kernel",
         "torchtitan 1217",
         kernels=BF16_KERNELS,
     ),
-    _fault(
-        "fast accumulation swapped for split",
+    "fast accumulation swapped for split": _fault(
         "qkv wgrad kernel: fast accumulation, golden split",
         "qkv wgrad kernel",
         "TE 761",
         accumulation=Accumulation.FAST,
     ),
-    _fault("E4M3 gradients", "operands e4m3 x e4m3, golden e5m2 x e4m3", "qkv dgrad training", formats=("e4m3",) * 2),
-    _fault(
-        "a lost GEMM",
+    "E4M3 gradients": _fault("operands e4m3 x e4m3, golden e5m2 x e4m3", "qkv dgrad training", formats=("e4m3",) * 2),
+    "a lost GEMM": _fault(
         "down wgrad is missing; a sum without it would be faster",
         status="error",
         plant=lambda: _without("down wgrad training"),
     ),
-    _fault(
-        "a GEMM that failed",
+    "a GEMM that failed": _fault(
         "up wgrad kernel failed: RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED; no sum without it",
         "up wgrad kernel",
         "TE 2863",
@@ -97,28 +88,18 @@ FAULTS = (
         failed="RuntimeError: CUBLAS_STATUS_NOT_SUPPORTED",
         **LOST,
     ),
-    _fault("a result that is wrong", "wrong result: o fprop kernel has error 0.7", "o fprop kernel", error=0.7),
-    _fault("a result that is too right", "error 0.0020, golden 0.0400", "o fprop kernel", error=0.002),
-    _fault(
-        "a GEMM that skips half of its work",
-        "such a gain is a fault",
-        "qkv fprop kernel",
-        **_slower("qkv fprop kernel", 0.5),
+    "a result that is wrong": _fault("wrong result: o fprop kernel has error 0.7", "o fprop kernel", error=0.7),
+    "a result that is too right": _fault("error 0.0020, golden 0.0400", "o fprop kernel", error=0.002),
+    "a GEMM that skips half of its work": _fault(
+        "such a gain is a fault", "qkv fprop kernel", **_slower("qkv fprop kernel", 0.5)
     ),
-    _fault(
-        "all casts slower",
-        "slower: training sum 1.488x BF16, golden 1.600x",
-        plant=lambda: gemm_records.made(training=1.6 * 0.93),
+    "all casts slower": _fault(
+        "slower: training sum 1.488x BF16, golden 1.600x", plant=lambda: gemm_records.made(training=1.6 * 0.93)
     ),
-    _fault(
-        "kernels of another version",
-        "slower: kernel sum 1.710x BF16, golden 1.900x",
-        plant=lambda: gemm_records.made(kernel=1.9 * 0.9),
+    "kernels of another version": _fault(
+        "slower: kernel sum 1.710x BF16, golden 1.900x", plant=lambda: gemm_records.made(kernel=1.9 * 0.9)
     ),
-    _fault(
-        "a gradient that is added to, not written",
-        "up wgrad kernel: adds to its result, golden the other way",
-        "up wgrad kernel",
-        accumulates=True,
+    "a gradient that is added to, not written": _fault(
+        "up wgrad kernel: adds to its result, golden the other way", "up wgrad kernel", accumulates=True
     ),
-)
+}

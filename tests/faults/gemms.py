@@ -26,21 +26,17 @@ def spec_of(recipe: str, name: str) -> Recipe:
     return replace(RECIPES[recipe], name=RECIPES[EXTRA[name]].name, vendor_emulation=False, adapter="", native=None)
 
 
-OPERANDS = (
-    recipe(
-        "E5M2 for E4M3 in the gradient",
+OPERANDS = {
+    "E5M2 for E4M3 in the gradient": recipe(
         operand("te-block", dgrad_dy=E5M2_BLOCK, wgrad_dy=E5M2_BLOCK),
         gemm("te-block", "dgrad sqnr @ gaussian"),
         "Megatron Bridge 638",
     ),
     # More exact than the recipe: only an upper limit shows it.
-    recipe(
-        "E4M3 for E5M2 in the gradient",
-        operand("te-current", dgrad_dy=E4M3_TENSOR, wgrad_dy=E4M3_TENSOR),
-        gemm("te-current", "wgrad sqnr @ gaussian"),
+    "E4M3 for E5M2 in the gradient": recipe(
+        operand("te-current", dgrad_dy=E4M3_TENSOR, wgrad_dy=E4M3_TENSOR), gemm("te-current", "wgrad sqnr @ gaussian")
     ),
-    recipe(
-        "silent BF16",
+    "silent BF16": recipe(
         plants.unquantized,
         (
             *gemm(
@@ -52,114 +48,86 @@ OPERANDS = (
         ),
         "torchtitan, NeMo AutoModel",
     ),
-    recipe(
-        "silent BF16 in one GEMM",
+    "silent BF16 in one GEMM": recipe(
         operand("te-current", wgrad_dy=BF16, wgrad_x=BF16),
         gemm("te-current", "wgrad sqnr @ gaussian", "wgrad: this is BF16's SQNR: nothing was quantized"),
         "TE documentation",
     ),
-    recipe(
-        "rowwise that is tensorwise",
+    "rowwise that is tensorwise": recipe(
         lambda patch: patch.setitem(RECIPES, "core-rowwise", spec_of("ao-tensorwise", "core-rowwise")),
         gemm("core-rowwise", "dgrad sqnr @ gaussian"),
         "NeMo AutoModel",
     ),
-    recipe(
-        "blocks of 32 for blocks of 16",
-        variant_of("te-nvfp4", "fprop_x", tile=(1, 32)),
-        gemm("te-nvfp4", "fprop gain @ gaussian"),
+    "blocks of 32 for blocks of 16": recipe(
+        variant_of("te-nvfp4", "fprop_x", tile=(1, 32)), gemm("te-nvfp4", "fprop gain @ gaussian")
     ),
-    recipe(
-        "one scale for blocks",
-        variant_of("te-block", "fprop_x", tile=(0, 0)),
-        gemm("te-block", "fprop sqnr @ uneven-row"),
-        "NeMo AutoModel",
+    "one scale for blocks": recipe(
+        variant_of("te-block", "fprop_x", tile=(0, 0)), gemm("te-block", "fprop sqnr @ uneven-row"), "NeMo AutoModel"
     ),
-    recipe(
-        "Hadamard of one side only",
-        variant_of("te-nvfp4", "wgrad_x", hadamard=False),
-        gemm("te-nvfp4", "wgrad sqnr @ gaussian"),
+    "Hadamard of one side only": recipe(
+        variant_of("te-nvfp4", "wgrad_x", hadamard=False), gemm("te-nvfp4", "wgrad sqnr @ gaussian")
     ),
-    recipe(
-        "the package changed a default",
+    "the package changed a default": recipe(
         lambda p: p.setattr(
             "fp8parity.recipes.adapters.torchao.default_spec", lambda r: RECIPES["ao-tensorwise"].linear
         ),
         (Finding(Numerics("defaults", "ao-rowwise"), "differing default @ dgrad_dy", Blame.RECIPE),),
         "Megatron Bridge 638",
     ),
-    recipe(
-        "gradients without a scale",
+    "gradients without a scale": recipe(
         prepared(lambda op: op.format == "e5m2", lambda x, op, real: plants.PREPARE(x, op, torch.ones(()))),
         gemm("te-current", "dgrad sqnr @ near-zero"),
     ),
-)
+}
 
 
-LAYOUT = (
-    layout(
-        "row scales on the wrong axis",
+LAYOUT = {
+    "row scales on the wrong axis": layout(
         prepared(lambda op: op.tile == (1, 0), plants.transposed),
         gemm("core-rowwise", "fprop sqnr @ uneven-row"),
         "torchao 4038",
     ),
-    layout(
-        "garbage in the tail rows",
+    "garbage in the tail rows": layout(
         prepared(lambda op: op.tile == (1, 128), plants.without_tail),
         gemm("te-block", "fprop worst row sqnr @ odd-shape"),
         "torchao 4186",
     ),
-    layout(
-        "padding counts for the amax", plants.padded_with(1e4), gemm("te-block", "wgrad sqnr @ odd-shape"), "TE 3070"
+    "padding counts for the amax": layout(
+        plants.padded_with(1e4), gemm("te-block", "wgrad sqnr @ odd-shape"), "TE 3070"
     ),
-    layout(
-        "scales one tile off",
-        plants.decoded_by(lambda d: d.roll(1, 0)),
-        gemm("te-block", "wgrad sqnr @ heavy-tailed"),
-        "torchao 4229",
+    "scales one tile off": layout(
+        plants.decoded_by(lambda d: d.roll(1, 0)), gemm("te-block", "wgrad sqnr @ heavy-tailed"), "torchao 4229"
     ),
-    layout(
-        "a slice of wgrad lost",
-        results(plants.lost_slice),
-        gemm("te-current", "wgrad worst row sqnr @ gaussian"),
-        "TE 1554, 1616",
+    "a slice of wgrad lost": layout(
+        results(plants.lost_slice), gemm("te-current", "wgrad worst row sqnr @ gaussian"), "TE 1554, 1616"
     ),
-    layout(
-        "one token 10% too large",
+    "one token 10% too large": layout(
         results(lambda y: y[7].mul_(1.1)),
         gemm("te-current", "fprop worst row sqnr @ gaussian", "some rows (tokens)", hidden=WHOLE),
     ),
-    layout(
-        "one token half too large",
-        results(lambda y: y[7].mul_(1.5)),
-        gemm("te-nvfp4", "dgrad worst row sqnr @ gaussian", "wgrad: its worst row"),
+    "one token half too large": layout(
+        results(lambda y: y[7].mul_(1.5)), gemm("te-nvfp4", "dgrad worst row sqnr @ gaussian", "wgrad: its worst row")
     ),
-    layout(
-        "one feature 10% too large",
+    "one feature 10% too large": layout(
         results(lambda y: y[:, 7].mul_(1.1)),
         gemm(
             "te-block", "wgrad worst column sqnr @ gaussian", "some columns (output features) are wrong", hidden=WHOLE
         ),
     ),
-    layout(
-        "one feature half too small",
+    "one feature half too small": layout(
         results(lambda y: y[:, 7].mul_(0.5)),
         gemm("te-nvfp4", "fprop worst column sqnr @ odd-shape", "some columns (input features) are wrong"),
     ),
-)
+}
 
-KERNELS = (
-    framework(
-        "results lose bits",
+KERNELS = {
+    "results lose bits": framework(
         results(plants.cut),
         gemm("te-current", "fprop gain @ gaussian", UNIFORM_LOSS, hidden=WHOLE)
         + gemm("bf16-like", "wgrad sqnr @ gaussian"),
     ),
-    framework(
-        "ten bits of an accumulator",
-        plants.short_accumulator(10),
-        gemm("te-current", "fprop gain @ gaussian", TOWARDS_ZERO),
-        "DeepGEMM 37",
+    "ten bits of an accumulator": framework(
+        plants.short_accumulator(10), gemm("te-current", "fprop gain @ gaussian", TOWARDS_ZERO), "DeepGEMM 37"
     ),
-)
-FAULTS = (*OPERANDS, *LAYOUT, *KERNELS)
+}
+FAULTS = OPERANDS | LAYOUT | KERNELS

@@ -63,16 +63,15 @@ def _tail(steps: int) -> Change:
 NO_CONTROL = "no BF16 control of the same machine and packages on record"
 error = partial(fault, kind=Kind.GATE, status="error", blame=Blame.INPUT)
 stale = partial(fault, kind=Kind.GATE, status="stale", blame=Blame.INPUT)
-FAULTS = (
-    error(
-        "nothing converted",
+FAULTS = {
+    "nothing converted": error(
         edit(lambda r: {"inventory": []}),
         "the recipe converted no module",
         kind=Kind.RECIPE,
         source="torchtitan, NeMo AutoModel",
     ),
-    *(
-        error(f"runs of {recipe} under the name of te-current", _named(recipe), words)
+    **{
+        f"runs of {recipe} under the name of te-current": error(_named(recipe), words)
         for recipe, words in (
             (
                 "te-block",
@@ -81,30 +80,23 @@ FAULTS = (
             ("ao-rowwise", "has kind: Float8Linear, and that of te-current has EmulatedLinear"),
             ("ao-mxfp8", "has kind: MXFP8Linear, and that of te-current has EmulatedLinear"),
         )
+    },
+    "one module converted": error(
+        edit(lambda r: {"inventory": r.inventory[:1]}), "converted 1 module, and te-current converts 14 of micro"
     ),
-    error(
-        "one module converted",
-        edit(lambda r: {"inventory": r.inventory[:1]}),
-        "converted 1 module, and te-current converts 14 of micro",
-    ),
-    error(
-        "other modules converted",
+    "other modules converted": error(
         edit(lambda r: {"inventory": [m.model_copy(update={"fqn": f"{m.fqn}.x"}) for m in r.inventory]}),
         "converted other modules than te-current converts of micro",
     ),
-    error(
-        "another configuration in one seed",
-        edit(_other_config, seeds=(1,)),
-        "seed 1: layers.0.attention.q_proj is not configured as in seed 0",
+    "another configuration in one seed": error(
+        edit(_other_config, seeds=(1,)), "seed 1: layers.0.attention.q_proj is not configured as in seed 0"
     ),
-    error(
-        "BF16 with a converted module",
+    "BF16 with a converted module": error(
         edit(lambda r: {"inventory": [Module(fqn="a", kind="b", config="c")]}, recipe=False, control=True),
         "BF16, seed 0: 1 module was converted",
     ),
-    *(
-        error(
-            f"run without its {name}",
+    **{
+        f"run without its {name}": error(
             edit(_without(name, empty), recipe=recipe, control=not recipe),
             f"{'' if recipe else 'BF16, '}seed 0: the record lacks {name}, which every complete run holds",
         )
@@ -114,29 +106,27 @@ FAULTS = (
             ("unigram", None, False),
             ("bigram", None, False),
         )
-    ),
-    error("one seed three times", _one_seed, "seed 0 is there 3 times; a seed counts once"),
-    *(
-        stale(f"{word} tail", edit(_tail(n)), f"its schedule has tail {n}, and the golden's has 60")
+    },
+    "one seed three times": error(_one_seed, "seed 0 is there 3 times; a seed counts once"),
+    **{
+        f"{word} tail": stale(edit(_tail(n)), f"its schedule has tail {n}, and the golden's has 60")
         for word, n in (("shorter", 20), ("longer", 120))
-    ),
-    stale(
-        "another learning rate",
+    },
+    "another learning rate": stale(
         edit(lambda r: {"schedule": r.schedule | {"lr": 0.003}}, control=True),
         "its schedule has lr 0.003, and the golden's has 0.0015",
     ),
-    error("run that stopped early", edit(lambda r: {"loss": r.loss[:5]}), "holds 5 losses and 300 norms"),
-    error("run without a validation", edit(lambda r: {"validation": []}), "holds 300 losses and 300 norms"),
-    stale("another schedule", edit(lambda r: {"spec_hash": "other"}), "spec hash"),
-    stale("another corpus", edit(lambda r: {"fingerprint": "other"}), "corpus or its tokenizer changed"),
-    stale("other initial weights", edit(lambda r: {"initial_weights": "other"}), "other initial weights"),
-    error("no control", _without_control, NO_CONTROL),
-    error("control of other packages", _other_packages, NO_CONTROL),
-    stale(
-        "seeds that the golden does not hold",
+    "run that stopped early": error(edit(lambda r: {"loss": r.loss[:5]}), "holds 5 losses and 300 norms"),
+    "run without a validation": error(edit(lambda r: {"validation": []}), "holds 300 losses and 300 norms"),
+    "another schedule": stale(edit(lambda r: {"spec_hash": "other"}), "spec hash"),
+    "another corpus": stale(edit(lambda r: {"fingerprint": "other"}), "corpus or its tokenizer changed"),
+    "other initial weights": stale(edit(lambda r: {"initial_weights": "other"}), "other initial weights"),
+    "no control": error(_without_control, NO_CONTROL),
+    "control of other packages": error(_other_packages, NO_CONTROL),
+    "seeds that the golden does not hold": stale(
         edit(lambda r: {"seed": r.seed + 50}, control=True),
         "the golden holds no seeds [50, 51, 52]",
         status="no-golden",
     ),
-    stale("record of another seed", edit(lambda r: {"seed": r.seed + 3}, control=True), "other initial weights"),
-)
+    "record of another seed": stale(edit(lambda r: {"seed": r.seed + 3}, control=True), "other initial weights"),
+}

@@ -93,80 +93,70 @@ NO_CONTEXT = "31% of the way from the unigram to the bigram entropy; 50% is requ
 VALIDATION = "last validation"
 
 
-def _recipe(name: str, plant: Callable[[Make], Pair], place: str, words: Words = "", look: Paired = SOUND) -> Fault:
-    return Fault(Kind.RECIPE, name, plant, (Finding(look, place, Blame.RECIPE_CHANGED, words=words),))
+def _recipe(plant: Callable[[Make], Pair], place: str, words: Words = "", look: Paired = SOUND) -> Fault:
+    return Fault(Kind.RECIPE, plant, (Finding(look, place, Blame.RECIPE_CHANGED, words=words),))
 
 
-def _curve(name: str, change: Change, place: str, words: Words, look: Paired = SOUND) -> Fault:
-    return _recipe(name, partial(runs_of, change=change), place, words, look)
+def _curve(change: Change, place: str, words: Words, look: Paired = SOUND) -> Fault:
+    return _recipe(partial(runs_of, change=change), place, words, look)
 
 
-def _drift(name: str, plant: Callable[[Make], Pair], place: str, words: Words = "", look: Paired = SOUND) -> Fault:
+def _drift(plant: Callable[[Make], Pair], place: str, words: Words = "", look: Paired = SOUND) -> Fault:
     finding = Finding(look, place, Blame.FRAMEWORK_CHANGED, "drift", words=words)
-    return Fault(Kind.FRAMEWORK, name, plant, (finding,))
+    return Fault(Kind.FRAMEWORK, plant, (finding,))
 
 
-def _unclear(name: str, plant: Callable[[Make], Pair], place: str, blame: Blame, words: str) -> Fault:
-    return Fault(Kind.GATE, name, plant, (Finding(SOUND, place, blame, "inconclusive", words=words),))
+def _unclear(plant: Callable[[Make], Pair], place: str, blame: Blame, words: str) -> Fault:
+    return Fault(Kind.GATE, plant, (Finding(SOUND, place, blame, "inconclusive", words=words),))
 
 
-FAULTS = (
-    _curve("spike of the loss", at(80, 88, 0.004), "first out", SPIKE),
-    _curve("dip of the loss", at(80, 88, -0.004), "first out", SPIKE),
-    _curve("slow start", at(0, 40, 0.003), "first out", SPIKE),
-    _curve("last window of the loss", at(152, 160, 0.006), "first out", OUT),
-    _curve("all losses high", at(0, 160, 0.0025), "first out", OUT),
-    _curve("losses too good", at(0, 160, -0.04), "first out", "such a gain is a fault"),
-    _curve("gap that grows within the tail", RISING, "trend", GROWS, WIDE),
-    _recipe("gradient norms low", partial(_norms, factor=1 - 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
-    _recipe("gradient norms high", partial(_norms, factor=1 + 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
-    _recipe(
-        "validation loss high",
+FAULTS = {
+    "spike of the loss": _curve(at(80, 88, 0.004), "first out", SPIKE),
+    "dip of the loss": _curve(at(80, 88, -0.004), "first out", SPIKE),
+    "slow start": _curve(at(0, 40, 0.003), "first out", SPIKE),
+    "last window of the loss": _curve(at(152, 160, 0.006), "first out", OUT),
+    "all losses high": _curve(at(0, 160, 0.0025), "first out", OUT),
+    "losses too good": _curve(at(0, 160, -0.04), "first out", "such a gain is a fault"),
+    "gap that grows within the tail": _curve(RISING, "trend", GROWS, WIDE),
+    "gradient norms low": _recipe(partial(_norms, factor=1 - 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
+    "gradient norms high": _recipe(partial(_norms, factor=1 + 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
+    "validation loss high": _recipe(
         lambda run: _validations(run, 1.004, 1.004, 1.004, each=1e-4),
         VALIDATION,
         "the last validation loss is not BF16's",
     ),
-    _recipe("validation loss low", lambda run: _validations(run, 0.99, 0.99, 0.99), VALIDATION),
-    _recipe("validation losses apart", lambda run: _validations(run, 1.05, 1.15, 1.4), VALIDATION),
-    _recipe("one validation loss high", lambda run: _validations(run, 1.0, 1.0, 1.004), VALIDATION),
-    Fault(
+    "validation loss low": _recipe(lambda run: _validations(run, 0.99, 0.99, 0.99), VALIDATION),
+    "validation losses apart": _recipe(lambda run: _validations(run, 1.05, 1.15, 1.4), VALIDATION),
+    "one validation loss high": _recipe(lambda run: _validations(run, 1.0, 1.0, 1.004), VALIDATION),
+    "one validation is NaN": Fault(
         Kind.RECIPE,
-        "one validation is NaN",
         _one_validation_lost,
         (Finding(SOUND, "", Blame.RECIPE, words="seed 0 has a non-finite validation loss"),),
     ),
-    _drift("validation of BF16 high", _bf16_validation, VALIDATION),
-    _drift("BF16 0.05% high", partial(bf16, change=5e-4), "tail gap"),
-    _drift("BF16 and the recipe 0.25% high", partial(runs_of, change=0.0025, control=0.0025), "tail gap"),
-    Fault(
+    "validation of BF16 high": _drift(_bf16_validation, VALIDATION),
+    "BF16 0.05% high": _drift(partial(bf16, change=5e-4), "tail gap"),
+    "BF16 and the recipe 0.25% high": _drift(partial(runs_of, change=0.0025, control=0.0025), "tail gap"),
+    "BF16 high and the recipe with a spike": Fault(
         Kind.FRAMEWORK,
-        "BF16 high and the recipe with a spike",
         partial(runs_of, change=5e-4 + at(80, 88, 0.2), control=5e-4),
         (Finding(SOUND, "first out", Blame.BOTH),),
     ),
-    _drift("norms of BF16 twice as large", partial(_norms, factor=LATE, candidate=False), "gradient norm"),
-    _drift("norms of BF16 and the recipe twice as large", partial(_norms, factor=LATE), "gradient norm"),
-    _drift("spike of BF16 without replicas", partial(bf16, change=at(80, 88, 0.3)), "first out", look=BARE),
-    _drift(
-        "spike of both without replicas",
-        partial(runs_of, change=at(80, 88, 0.3), control=at(80, 88, 0.3)),
-        "first out",
-        look=BARE,
+    "norms of BF16 twice as large": _drift(partial(_norms, factor=LATE, candidate=False), "gradient norm"),
+    "norms of BF16 and the recipe twice as large": _drift(partial(_norms, factor=LATE), "gradient norm"),
+    "spike of BF16 without replicas": _drift(partial(bf16, change=at(80, 88, 0.3)), "first out", look=BARE),
+    "spike of both without replicas": _drift(
+        partial(runs_of, change=at(80, 88, 0.3), control=at(80, 88, 0.3)), "first out", look=BARE
     ),
-    _drift(
-        "trend of BF16",
-        partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)),
-        "trend",
-        "grows within the tail: +0.080%",
+    "trend of BF16": _drift(
+        partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)), "trend", "grows within the tail: +0.080%"
     ),
-    _drift("spike of BF16", partial(bf16, change=at(80, 88, 0.0015)), "first out", "step 80, seed 0: "),
-    _drift("all losses of both 30% high", partial(runs_of, change=0.3, control=0.3), "tail gap"),
-    _unclear(
-        "two seeds where the first look needs three",
+    "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "first out", "step 80, seed 0: "),
+    "all losses of both 30% high": _drift(partial(runs_of, change=0.3, control=0.3), "tail gap"),
+    "two seeds where the first look needs three": _unclear(
         lambda run: tuple(runs[:2] for runs in runs_of(run)),
         "tail gap",
         Blame.NEITHER,
         "2 seeds; the first stage needs 3",
     ),
-    _unclear("a model that has learnt no context", _without_context, "", Blame.INPUT, NO_CONTEXT),
-)
+    "a model that has learnt no context": _unclear(_without_context, "", Blame.INPUT, NO_CONTEXT),
+}

@@ -68,7 +68,6 @@ def _probed(late: float, worst: float, early: float = 25.0) -> Change:
 
 
 def fault(
-    name: str,
     plant: Callable[[Runs], Runs],
     words: Words,
     status: str = "fail",
@@ -79,7 +78,7 @@ def fault(
     recipe: str = "te-current",
     source: str = "made up",
 ) -> Fault:
-    return Fault(kind, name, plant, (Finding(Edited(recipe), place, blame, status, words=words),), source)
+    return Fault(kind, plant, (Finding(Edited(recipe), place, blame, status, words=words),), source)
 
 
 changed = partial(fault, blame=Blame.RECIPE_CHANGED, place="arithmetic")
@@ -100,44 +99,30 @@ def _beta2(**of: bool) -> Callable[[Runs], Runs]:
 
 OF_BF16 = {"recipe": False, "control": True}
 AT_40 = "has a non-finite loss or gradient norm at step 40"
-FAULTS = (
-    fault(
-        "gradient is NaN at one step",
-        edit(_nan_at(7), seeds=(1,)),
-        "seed 1 is non-finite at step 7: gradient of layers.0",
-        source="torchtitan 1056",
+FAULTS = {
+    "gradient is NaN at one step": fault(
+        edit(_nan_at(7), seeds=(1,)), "seed 1 is non-finite at step 7: gradient of layers.0", source="torchtitan 1056"
     ),
-    control("BF16 is NaN at one step", edit(_nan_at(7), **OF_BF16), "BF16, seed 0 is non-finite at step 7"),
-    invalid(
-        "losses are NaN, and the record does not say so",
-        edit(lambda r: {"loss": [math.nan] * r.steps}),
-        "seed 0 has a non-finite loss or gradient norm at step 0",
+    "BF16 is NaN at one step": control(edit(_nan_at(7), **OF_BF16), "BF16, seed 0 is non-finite at step 7"),
+    "losses are NaN, and the record does not say so": invalid(
+        edit(lambda r: {"loss": [math.nan] * r.steps}), "seed 0 has a non-finite loss or gradient norm at step 0"
     ),
-    invalid(
-        "one loss is NaN, and the record does not say so",
-        edit(lambda r: {"loss": _with(r.loss, 40, math.nan)}, seeds=(1,)),
-        f"seed 1 {AT_40}",
+    "one loss is NaN, and the record does not say so": invalid(
+        edit(lambda r: {"loss": _with(r.loss, 40, math.nan)}, seeds=(1,)), f"seed 1 {AT_40}"
     ),
-    invalid(
-        "one gradient norm is NaN",
-        edit(lambda r: {"grad_norm": _with(r.grad_norm, 40, math.nan)}, seeds=(2,)),
-        f"seed 2 {AT_40}",
+    "one gradient norm is NaN": invalid(
+        edit(lambda r: {"grad_norm": _with(r.grad_norm, 40, math.nan)}, seeds=(2,)), f"seed 2 {AT_40}"
     ),
-    control(
-        "one loss of BF16 is infinite",
-        edit(lambda r: {"loss": _with(r.loss, 40, math.inf)}, **OF_BF16),
-        f"BF16, seed 0 {AT_40}",
-        kind=Kind.GATE,
+    "one loss of BF16 is infinite": control(
+        edit(lambda r: {"loss": _with(r.loss, 40, math.inf)}, **OF_BF16), f"BF16, seed 0 {AT_40}", kind=Kind.GATE
     ),
-    fault(
-        "last validation is NaN",
+    "last validation is NaN": fault(
         edit(lambda r: {"validation": [*r.validation[:-1], (r.steps - 1, math.nan)]}, seeds=(2,)),
         "seed 2 has a non-finite validation loss",
     ),
-    moved("targets leak in a recipe", edit(_times(0.5, 40)), "such a gain is a fault", kind=Kind.MODEL),
-    *(
-        fault(
-            name,
+    "targets leak in a recipe": moved(edit(_times(0.5, 40)), "such a gain is a fault", kind=Kind.MODEL),
+    **{
+        name: fault(
             edit(_times(0.5, 40), control=True),
             "",
             "drift",
@@ -147,52 +132,35 @@ FAULTS = (
             recipe=recipe,
         )
         for name, recipe in (("targets leak in every run", "te-current"), ("targets leak in BF16", "bf16"))
+    },
+    "batches of another seed": moved(
+        _other_batches, "the gradient of the first step is not the one that this recipe gives"
     ),
-    moved(
-        "batches of another seed",
-        _other_batches,
-        "the gradient of the first step is not the one that this recipe gives",
+    "slice of steps repeated": moved(
+        edit(lambda r: {"loss": [*r.loss[:60], *r.loss[50:-10]]}), "the loss left the step band"
     ),
-    moved(
-        "slice of steps repeated",
-        edit(lambda r: {"loss": [*r.loss[:60], *r.loss[50:-10]]}),
-        "the loss left the step band",
+    "losses 1% high": changed(edit(_times(1.01)), "the gap to BF16 is outside the margin", place="tail gap"),
+    "losses equal BF16's to the bit": fault(
+        _same_as_bf16, "the losses equal BF16's to the bit: nothing was quantized", source="torchtitan, NeMo AutoModel"
     ),
-    changed("losses 1% high", edit(_times(1.01)), "the gap to BF16 is outside the margin", place="tail gap"),
-    fault(
-        "losses equal BF16's to the bit",
-        _same_as_bf16,
-        "the losses equal BF16's to the bit: nothing was quantized",
-        source="torchtitan, NeMo AutoModel",
-    ),
-    changed(
-        "quantization lost after the first validation",
+    "quantization lost after the first validation": changed(
         edit(_probed(math.inf, math.inf)),
         "its gradient had an SQNR of 25.0 dB to BF16's in step 10 and is equal to BF16's in step 299",
     ),
-    changed(
-        "nothing quantized in a run with other kernels than BF16's",
-        edit(_probed(70.0, 65.0, early=72.0)),
-        "the gradient is BF16's in steps 10 and 299",
+    "nothing quantized in a run with other kernels than BF16's": changed(
+        edit(_probed(70.0, 65.0, early=72.0)), "the gradient is BF16's in steps 10 and 299"
     ),
-    changed(
-        "scale breaks during the run", edit(_probed(6.0, 4.0), seeds=(2,)), "quantization error grew", kind=Kind.STATE
+    "scale breaks during the run": changed(
+        edit(_probed(6.0, 4.0), seeds=(2,)), "quantization error grew", kind=Kind.STATE
     ),
-    changed(
-        "weight gradient lost during the run",
+    "weight gradient lost during the run": changed(
         edit(_probed(19.0, 0.0), seeds=(1,)),
         "the gradient of layers.1.mlp.up_proj.weight has an SQNR of 0.0 dB to BF16's in step 299",
     ),
-    fault(
-        "optimizer with another beta2",
-        _beta2(),
-        "the optimizer has beta2 0.9, and the schedule asks for 0.95",
-        kind=Kind.FRAMEWORK,
+    "optimizer with another beta2": fault(
+        _beta2(), "the optimizer has beta2 0.9, and the schedule asks for 0.95", kind=Kind.FRAMEWORK
     ),
-    control(
-        "optimizer of BF16 with another beta2",
-        _beta2(**OF_BF16),
-        "BF16, seed 0: the optimizer has beta2 0.9",
-        status="fail",
+    "optimizer of BF16 with another beta2": control(
+        _beta2(**OF_BF16), "BF16, seed 0: the optimizer has beta2 0.9", status="fail"
     ),
-)
+}

@@ -40,7 +40,6 @@ UPDATE = ("update scale", "update direction")
 
 def _standard(fault: Variant) -> Fault:
     return model(
-        fault.name,
         fault,
         (
             Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
@@ -81,8 +80,8 @@ def loss(of: Callable[[nn.Module, Tensor, Tensor], Tensor]) -> Variant:
     return Variant("", "", lambda parts: dataclasses.replace(parts, loss=of))
 
 
-def _hyper(name: str, place: str, plant: Variant) -> Fault:
-    return framework(f"{name} of the optimizer", plant, canary(place, *UPDATE))
+def _hyper(place: str, plant: Variant) -> Fault:
+    return framework(plant, canary(place, *UPDATE))
 
 
 def norms_in_bf16(patch: pytest.MonkeyPatch) -> None:
@@ -150,28 +149,25 @@ def _second_lost(parts: Parts) -> Parts:
     return parts
 
 
-FAULTS = (
-    *map(_standard, variants.FAULTS),
-    _hyper("beta1", "update direction @ embedding.weight", optimizer(betas=(0.88, 0.95))),
-    _hyper("beta2", "update scale @ layers.0.attention_norm.weight", optimizer(betas=(0.9, 0.93))),
-    _hyper("eps", "update scale @ embedding.weight", optimizer(eps=1.1e-4)),
-    _hyper("weight decay", "update scale @ embedding.weight", optimizer(weight_decay=1.05)),
-    _hyper("clip", "update direction @ embedding.weight", schedule(clip=0.103)),
-    _hyper("warmup", "update scale @ embedding.weight", schedule(warmup=1)),
-    framework(
-        "clip of other norms",
-        Variant("", "", _norm_clipped),
-        canary("update scale @ embedding.weight", *UPDATE),
-        "MaxText 672",
+FAULTS = {
+    **{fault.name: _standard(fault) for fault in variants.FAULTS},
+    "beta1 of the optimizer": _hyper("update direction @ embedding.weight", optimizer(betas=(0.88, 0.95))),
+    "beta2 of the optimizer": _hyper("update scale @ layers.0.attention_norm.weight", optimizer(betas=(0.9, 0.93))),
+    "eps of the optimizer": _hyper("update scale @ embedding.weight", optimizer(eps=1.1e-4)),
+    "weight decay of the optimizer": _hyper("update scale @ embedding.weight", optimizer(weight_decay=1.05)),
+    "clip of the optimizer": _hyper("update direction @ embedding.weight", schedule(clip=0.103)),
+    "warmup of the optimizer": _hyper("update scale @ embedding.weight", schedule(warmup=1)),
+    "clip of other norms": framework(
+        Variant("", "", _norm_clipped), canary("update scale @ embedding.weight", *UPDATE), "MaxText 672"
     ),
     # FP32 computes the same. Only the BF16 model shows that norms are no longer computed in FP32.
-    model("norms in BF16", norms_in_bf16, canary("bf16 output sqnr @ layers.0.attention_norm"), "torchtitan 1056"),
-    model("initial weights 1% larger", larger_weights, canary("weight scale @ layers.0.attention.q_proj.weight")),
-    framework("another order of tokens", other_tokens, canary("batch checksum @ step 0")),
-    framework("other validation windows", other_validation, canary("batch checksum @ validation")),
-    model("another activation", _activation, canary("output scale @ layers.0.mlp.down_proj")),
-    model("attention without a mask", Variant("", "", _everywhere), canary("output scale @ layers.0.attention.o_proj")),
-    model("last token without a loss", loss(_last_lost), canary("loss @ initial weights")),
-    model("targets not shifted", loss(_leaked), canary("loss @ initial weights")),
-    framework("every second microbatch lost", Variant("", "", _second_lost), canary("gradient scale @ lm_head.weight")),
-)
+    "norms in BF16": model(norms_in_bf16, canary("bf16 output sqnr @ layers.0.attention_norm"), "torchtitan 1056"),
+    "initial weights 1% larger": model(larger_weights, canary("weight scale @ layers.0.attention.q_proj.weight")),
+    "another order of tokens": framework(other_tokens, canary("batch checksum @ step 0")),
+    "other validation windows": framework(other_validation, canary("batch checksum @ validation")),
+    "another activation": model(_activation, canary("output scale @ layers.0.mlp.down_proj")),
+    "attention without a mask": model(Variant("", "", _everywhere), canary("output scale @ layers.0.attention.o_proj")),
+    "last token without a loss": model(loss(_last_lost), canary("loss @ initial weights")),
+    "targets not shifted": model(loss(_leaked), canary("loss @ initial weights")),
+    "every second microbatch lost": framework(Variant("", "", _second_lost), canary("gradient scale @ lm_head.weight")),
+}

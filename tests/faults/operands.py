@@ -32,124 +32,98 @@ def codes(recipe: str, place: str) -> tuple[Finding, ...]:
 
 floor = rule("e8m0-rceil", lambda f: SCALE_RULES["e8m0-floor"])
 
-SCALES = (
-    recipe(
-        "scale twice too large",
+SCALES = {
+    "scale twice too large": recipe(
         times("te-fp32", 2),
         gemm("te-current", "fprop sqnr @ gaussian") + codes("te-current", "differing scales @ dgrad_dy"),
     ),
-    recipe("scale four times too large", times("te-fp32", 4), gemm("te-current", "fprop sqnr @ gaussian")),
-    recipe("scale 4096 times too small", times("te-pow2", 2.0**-12), gemm("te-block", "fprop sqnr @ heavy-tailed")),
-    recipe(
-        "scale one ulp off", times("te-fp32", 1 + 2**-23), codes("te-current", "differing scales @ fprop_w"), "TE 2615"
+    "scale four times too large": recipe(times("te-fp32", 4), gemm("te-current", "fprop sqnr @ gaussian")),
+    "scale 4096 times too small": recipe(times("te-pow2", 2.0**-12), gemm("te-block", "fprop sqnr @ heavy-tailed")),
+    "scale one ulp off": recipe(
+        times("te-fp32", 1 + 2**-23), codes("te-current", "differing scales @ fprop_w"), "TE 2615"
     ),
-    recipe(
-        "scale 2**-8 off", times("te-fp32", 1 + 2**-8), codes("te-current", "differing scales @ fprop_x"), "TE 2615"
+    "scale 2**-8 off": recipe(
+        times("te-fp32", 1 + 2**-8), codes("te-current", "differing scales @ fprop_x"), "TE 2615"
     ),
-    recipe(
-        "floor for round-up",
+    "floor for round-up": recipe(
         floor,
         gemm("te-mxfp8", "wgrad sqnr @ gaussian")
         + codes("te-mxfp8", "differing scales @ wgrad_x")
         + codes("ao-mxfp8", "differing scales @ wgrad_x"),
         "torchao 3686",
     ),
-    recipe(
-        "floor for round-up in one operand",
+    "floor for round-up in one operand": recipe(
         variant_of("te-mxfp8", "wgrad_dy", scale="e8m0-floor"),
         gemm("te-mxfp8", "wgrad sqnr @ heavy-tailed"),
         "torchao 3686",
     ),
-    recipe(
-        "scale of a tiny block is no power of two",
+    "scale of a tiny block is no power of two": recipe(
         rule("te-pow2", lambda f: lambda amax, fmt: torch.where(amax < 2**-20, f(amax, fmt) * 1.25, f(amax, fmt))),
         codes("te-block", "differing scales @ dgrad_dy"),
         "TE 2589",
     ),
-    recipe(
-        "zero amax without an epsilon",
+    "zero amax without an epsilon": recipe(
         rule("ao-pow2", lambda f: lambda amax, fmt: fmt.max / amax),
         gemm("core-rowwise", "dgrad sqnr @ zero-row"),
         "torchao 3356, 4713",
     ),
-    recipe(
-        "scales clipped",
+    "scales clipped": recipe(
         rule("te-fp32", lambda f: lambda amax, fmt: f(amax, fmt).clamp(max=2.0**15)),
         gemm("te-current", "fprop sqnr @ near-zero"),
     ),
-    recipe(
-        "no scale at all",
-        rule("te-fp32", lambda f: lambda amax, fmt: torch.ones_like(amax)),
-        gemm("te-current", "fprop sqnr @ near-zero"),
+    "no scale at all": recipe(
+        rule("te-fp32", lambda f: lambda amax, fmt: torch.ones_like(amax)), gemm("te-current", "fprop sqnr @ near-zero")
     ),
-    recipe(
-        "amax of a part of the tensor",
-        plants.amax_of_a_part,
-        gemm("te-current", "fprop sqnr @ uneven-row"),
-        "Megatron-LM 442, torchtitan 698",
+    "amax of a part of the tensor": recipe(
+        plants.amax_of_a_part, gemm("te-current", "fprop sqnr @ uneven-row"), "Megatron-LM 442, torchtitan 698"
     ),
-    recipe(
-        "scale 1% too large",
+    "scale 1% too large": recipe(
         results(lambda y: y.mul_(1.01)),
         gemm("te-current", "wgrad gain @ gaussian", "fprop, dgrad, wgrad: a gain of 1.01", hidden=WHOLE)
         + gemm("te-nvfp4", "fprop gain @ gaussian"),
     ),
-    recipe(
-        "scale 1% too small", results(lambda y: y.mul_(0.99)), gemm("te-block", "fprop gain @ near-zero", UNIFORM_LOSS)
+    "scale 1% too small": recipe(
+        results(lambda y: y.mul_(0.99)), gemm("te-block", "fprop gain @ near-zero", UNIFORM_LOSS)
     ),
-    recipe(
-        "results twice too large",
+    "results twice too large": recipe(
         results(lambda y: y.mul_(2)),
         gemm("te-current", "fprop sqnr @ gaussian", "a gain of 2 for all operands"),
         "TE 1047",
     ),
-    recipe(
-        "results half too small",
-        results(lambda y: y.mul_(0.5)),
-        gemm("te-nvfp4", "dgrad sqnr @ gaussian", "a gain of 0.5 for all operands"),
+    "results half too small": recipe(
+        results(lambda y: y.mul_(0.5)), gemm("te-nvfp4", "dgrad sqnr @ gaussian", "a gain of 0.5 for all operands")
     ),
-)
+}
 
-ROUNDING = (
-    recipe(
-        "truncation",
+ROUNDING = {
+    "truncation": recipe(
         rounding(torch.trunc),
         gemm("te-current", "fprop gain @ gaussian", "fprop: results are too small by 7.90% to 8.80%")
         + gemm("te-block", "wgrad gain @ odd-shape", TOWARDS_ZERO),
     ),
-    recipe(
-        "ties away from zero",
+    "ties away from zero": recipe(
         rounding(lambda x: x.sign() * (x.abs() + 0.5).floor()),
         gemm("te-block", "dgrad gain @ gaussian", "ties or more are rounded away from zero", hidden=WHOLE),
     ),
-    recipe(
-        "cast without saturation",
+    "cast without saturation": recipe(
         lambda patch: (times("te-fp32", 1.1)(patch), grid(lambda x, fmt: plants.ROUND(x, fmt, saturate=False))(patch)),
         gemm("te-current", "dgrad sqnr @ gaussian"),
         "torchao 1912, pytorch 178817",
     ),
-    recipe(
-        "largest code of another E4M3",
-        grid(lambda x, fmt: plants.ROUND(x.clamp(-240, 240), fmt)),
-        gemm("te-block", "fprop sqnr @ gaussian"),
+    "largest code of another E4M3": recipe(
+        grid(lambda x, fmt: plants.ROUND(x.clamp(-240, 240), fmt)), gemm("te-block", "fprop sqnr @ gaussian")
     ),
     # No GEMM shows it: the operands of the families have too few such values.
-    recipe(
-        "subnormal codes flushed",
+    "subnormal codes flushed": recipe(
         grid(lambda x, fmt: plants.ROUND(x.where(x.abs() >= 2.0**fmt.emin, x * 0), fmt)),
         codes("te-block", "differing codes @ wgrad_dy"),
     ),
-    recipe(
-        "stochastic rounding returned zeros",
-        grid(lambda x, fmt: x * 0, stochastic=True),
-        gemm("te-nvfp4", "dgrad sqnr @ gaussian"),
-        "TE 3281",
+    "stochastic rounding returned zeros": recipe(
+        grid(lambda x, fmt: x * 0, stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian"), "TE 3281"
     ),
-    recipe(
-        "stochastic rounding rounds to nearest",
-        grid(lambda x, fmt: plants.ROUND(x, fmt), stochastic=True),
-        gemm("te-nvfp4", "dgrad sqnr @ gaussian"),
+    "stochastic rounding rounds to nearest": recipe(
+        grid(lambda x, fmt: plants.ROUND(x, fmt), stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian")
     ),
-)
+}
 
-FAULTS = (*SCALES, *ROUNDING)
+FAULTS = SCALES | ROUNDING

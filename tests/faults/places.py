@@ -118,30 +118,25 @@ def expert_in_bf16(model: nn.Module) -> None:
     linear.spec = PLAIN
 
 
-def placed(name: str, change: Change, place: str, words: str = "") -> Fault:
+def placed(change: Change, place: str, words: str = "") -> Fault:
     finding = Finding(Measured("places", BY_BLOCK, "micro"), place, Blame.RECIPE, words=words)
-    return Fault(Kind.RECIPE, name, converted(change), (finding,))
+    return Fault(Kind.RECIPE, converted(change), (finding,))
 
 
-def of_experts(name: str, plant: Plant, place: str) -> Fault:
+def of_experts(plant: Plant, place: str) -> Fault:
     finding = Finding(Measured("experts", "te-current", "tiny-moe"), place, Blame.RECIPE)
-    return Fault(Kind.RECIPE, name, plant, (finding,))
+    return Fault(Kind.RECIPE, plant, (finding,))
 
 
-FAULTS = (
-    placed(
-        "a layer that should be quantized is not",
-        not_quantized("layers.0.mlp.up_proj"),
-        "misplaced fprop @ layers.0.mlp.up_proj",
+FAULTS = {
+    "a layer that should be quantized is not": placed(
+        not_quantized("layers.0.mlp.up_proj"), "misplaced fprop @ layers.0.mlp.up_proj"
     ),
-    placed(
-        "a layer that should be in BF16 is quantized",
-        quantized("layers.1.mlp.up_proj"),
-        "misplaced wgrad @ layers.1.mlp.up_proj",
-        "fprop of layers.1.mlp.up_proj has",
+    "a layer that should be in BF16 is quantized": placed(
+        quantized("layers.1.mlp.up_proj"), "misplaced wgrad @ layers.1.mlp.up_proj", "fprop of layers.1.mlp.up_proj has"
     ),
-    of_experts("weights with a neighbor expert's scale", neighbors_scale("fprop_w"), "dgrad expert gain @ expert 3"),
-    of_experts("gradients with a neighbor expert's scale", neighbors_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
-    of_experts("gradient of an idle expert not written", unwritten_gradient, "idle result @ wgrad"),
-    of_experts("an expert stays in BF16", converted(expert_in_bf16, experts), "fprop expert sqnr @ expert 3"),
-)
+    "weights with a neighbor expert's scale": of_experts(neighbors_scale("fprop_w"), "dgrad expert gain @ expert 3"),
+    "gradients with a neighbor expert's scale": of_experts(neighbors_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
+    "gradient of an idle expert not written": of_experts(unwritten_gradient, "idle result @ wgrad"),
+    "an expert stays in BF16": of_experts(converted(expert_in_bf16, experts), "fprop expert sqnr @ expert 3"),
+}

@@ -130,51 +130,35 @@ def _metric_lost(folder: Path, make: Make) -> list[str]:
 
 worse = partial(fault, code=1, where="fp8parity compare")
 unclear = partial(fault, code=2, where="fp8parity compare")
-GOLDENS = (
-    red(
-        "golden of another schedule",
-        _golden(lambda g: g.model_copy(update={"spec_hash": "other"})),
-        ("stale", "spec hash"),
+GOLDENS = {
+    "golden of another schedule": red(
+        _golden(lambda g: g.model_copy(update={"spec_hash": "other"})), ("stale", "spec hash")
     ),
-    red(
-        "golden of another corpus",
-        _golden(lambda g: g.model_copy(update={"fingerprint": "other"})),
-        ("stale", "corpus or its tokenizer changed"),
+    "golden of another corpus": red(
+        _golden(lambda g: g.model_copy(update={"fingerprint": "other"})), ("stale", "corpus or its tokenizer changed")
     ),
-    red("golden of a framework that trained wrongly", _golden(_moved_by(1.01)), "the framework changed"),
-    refused(
-        "golden with an infinite last loss",
-        _golden(_last_loss(math.inf)),
-        ("micro-topics.json: key seeds.0.loss.299", "finite"),
+    "golden of a framework that trained wrongly": red(_golden(_moved_by(1.01)), "the framework changed"),
+    "golden with an infinite last loss": refused(
+        _golden(_last_loss(math.inf)), ("micro-topics.json: key seeds.0.loss.299", "finite")
     ),
-    refused(
-        "golden with a last loss of NaN",
-        _golden(_last_loss(math.nan)),
-        ("micro-topics.json: key seeds.0.loss.299", "finite"),
+    "golden with a last loss of NaN": refused(
+        _golden(_last_loss(math.nan)), ("micro-topics.json: key seeds.0.loss.299", "finite")
     ),
-    refused(
-        "golden with a tail of -5",
-        _golden(_scheduled("tail", -5)),
-        "micro-topics.json: schedule: tail is -5; it is an integer",
+    "golden with a tail of -5": refused(
+        _golden(_scheduled("tail", -5)), "micro-topics.json: schedule: tail is -5; it is an integer"
     ),
-    refused("golden with an empty tail", _golden(_scheduled("tail", 0)), "schedule: tail is 0"),
-    refused(
-        "golden of an unknown schema",
+    "golden with an empty tail": refused(_golden(_scheduled("tail", 0)), "schedule: tail is 0"),
+    "golden of an unknown schema": refused(
         _golden(lambda g: g.model_copy(update={"schema_version": 2})),
         "micro-topics.json: key schema_version: schema 2 is unknown; this fp8parity reads schema 1",
     ),
-    refused(
-        "golden with a step too few",
-        _golden(_scheduled("steps", 299)),
-        "seeds.0 has 300 losses; the schedule has 299 steps",
+    "golden with a step too few": refused(
+        _golden(_scheduled("steps", 299)), "seeds.0 has 300 losses; the schedule has 299 steps"
     ),
-    refused(
-        "golden of another model",
-        _golden(lambda g: g.model_copy(update={"model": "mini"})),
-        "it holds mini on topics; rename it",
+    "golden of another model": refused(
+        _golden(lambda g: g.model_copy(update={"model": "mini"})), "it holds mini on topics; rename it"
     ),
-    refused(
-        "golden whose seeds are one seed",
+    "golden whose seeds are one seed": refused(
         _golden(
             lambda g: g.model_copy(
                 update={"seeds": [s.model_copy(update={"seed": i}) for i, s in enumerate(g.seeds[:1] * 8)]}
@@ -182,61 +166,48 @@ GOLDENS = (
         ),
         "initial weights: ",
     ),
-    refused(
-        "golden with a spread of NaN", _golden(_noise(tail_sd=math.nan)), "micro-topics.json: key noise.0.tail_sd: "
+    "golden with a spread of NaN": refused(
+        _golden(_noise(tail_sd=math.nan)), "micro-topics.json: key noise.0.tail_sd: "
     ),
-    refused("golden with a noise that nothing can leave", _golden(_noise(loss=[1.0] * 30)), "key noise.0.loss.0: "),
-    refused(
-        "golden with a spread wider than its windows",
-        _golden(_noise(tail_sd=0.01)),
-        "tail_sd 0.01 does not follow from its windows",
+    "golden with a noise that nothing can leave": refused(_golden(_noise(loss=[1.0] * 30)), "key noise.0.loss.0: "),
+    "golden with a spread wider than its windows": refused(
+        _golden(_noise(tail_sd=0.01)), "tail_sd 0.01 does not follow from its windows"
     ),
-    refused(
-        "golden edited by hand",
+    "golden edited by hand": refused(
         _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),
         "its checksum does not match its content",
     ),
-    refused("golden cut short", _golden_file(lambda p: p.write_text(p.read_text()[:1000])), "not valid JSON"),
-    red("golden lost", _golden_file(Path.unlink), "no-golden"),
-    refused(
-        "golden under another model's name",
+    "golden cut short": refused(_golden_file(lambda p: p.write_text(p.read_text()[:1000])), "not valid JSON"),
+    "golden lost": red(_golden_file(Path.unlink), "no-golden"),
+    "golden under another model's name": refused(
         _golden_file(lambda p: p.rename(p.with_name("mini-topics.json"))),
         "mini-topics.json: it holds micro on topics; rename it",
     ),
-    refused("measured number that appears twice", _numbers(lambda t: t + t.splitlines()[-1] + "\n"), "appears twice"),
-    refused(
-        "measured number without its source",
-        _numbers(lambda t: t.rstrip("\n").rpartition(",")[0] + ",gone\n"),
-        "source 'gone' is not in sources.csv",
+    "measured number that appears twice": refused(_numbers(lambda t: t + t.splitlines()[-1] + "\n"), "appears twice"),
+    "measured number without its source": refused(
+        _numbers(lambda t: t.rstrip("\n").rpartition(",")[0] + ",gone\n"), "source 'gone' is not in sources.csv"
     ),
-    refused(
-        "limits the wrong way round",
+    "limits the wrong way round": refused(
         _policy(lambda t: t + '\n[[rule]]\ncheck = "gemm"\nlow = 29\nhigh = 28\nwhy = "turned round by mistake"\n'),
         "[[rule]] key (row): Value error, low 29.0 is above high 28.0",
     ),
-    refused(
-        "policy with a word for a number",
-        _policy(lambda t: t.replace("margin = 0.005", 'margin = "wide"', 1)),
-        ("policy.toml:", "[[loss]] key margin"),
+    "policy with a word for a number": refused(
+        _policy(lambda t: t.replace("margin = 0.005", 'margin = "wide"', 1)), ("policy.toml:", "[[loss]] key margin")
     ),
-    refused("policy lost", lambda f, make: judge(f, [number(make, 28.5)], f), "policy.toml: cannot be read"),
-    red("known failure that has expired", _known(24.0, "2026-01-01"), "expired on 2026-01-01: recipe te-current, gemm"),
-    red("known failure that passes", _known(28.5, "2999-01-01"), "is green now"),
-    red("known failure with another status", _known(24.0, "2999-01-01", "inconclusive"), "24 is below ["),
-)
-UPGRADES = (
-    worse("regression of an upgrade", partial(compare, recipe=0.02), "te-current-nano-emulated"),
-    unclear("seed lost in an upgrade", partial(compare, seeds=2), "missing: te-current-nano-emulated seed2 (in NEW)"),
-    unclear(
-        "cell lost in an upgrade",
-        partial(compare, lost=lambda r: r.cell.recipe == "te-current"),
-        "missing: te-current-nano-emulated",
+    "policy lost": refused(lambda f, make: judge(f, [number(make, 28.5)], f), "policy.toml: cannot be read"),
+    "known failure that has expired": red(_known(24.0, "2026-01-01"), "expired on 2026-01-01: recipe te-current, gemm"),
+    "known failure that passes": red(_known(28.5, "2999-01-01"), "is green now"),
+    "known failure with another status": red(_known(24.0, "2999-01-01", "inconclusive"), "24 is below ["),
+}
+UPGRADES = {
+    "regression of an upgrade": worse(partial(compare, recipe=0.02), "te-current-nano-emulated"),
+    "seed lost in an upgrade": unclear(partial(compare, seeds=2), "missing: te-current-nano-emulated seed2 (in NEW)"),
+    "cell lost in an upgrade": unclear(
+        partial(compare, lost=lambda r: r.cell.recipe == "te-current"), "missing: te-current-nano-emulated"
     ),
-    unclear("metric lost in an upgrade", _metric_lost, "gemm: fprop gain @ gaussian"),
-    unclear(
-        "control lost in an upgrade",
-        partial(compare, lost=lambda r: r.cell.recipe == "bf16"),
-        "missing: bf16-nano-native",
+    "metric lost in an upgrade": unclear(_metric_lost, "gemm: fprop gain @ gaussian"),
+    "control lost in an upgrade": unclear(
+        partial(compare, lost=lambda r: r.cell.recipe == "bf16"), "missing: bf16-nano-native"
     ),
-)
-FAULTS = (*GOLDENS, *UPGRADES)
+}
+FAULTS = GOLDENS | UPGRADES

@@ -49,7 +49,6 @@ def _edited(name: str, old: str, new: str) -> Callable[[Path], object]:
 
 
 def _fault(
-    name: str,
     arguments: tuple[str, ...],
     code: int,
     words: Words,
@@ -59,60 +58,46 @@ def _fault(
     **variables: str,
 ) -> Fault:
     look = Suites(arguments, variables, absent)
-    return Fault(Kind.GATE, name, plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
+    return Fault(Kind.GATE, plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
 
 
 BF16 = ("--recipe", "bf16")
-FAULTS = (
-    _fault(
-        "recipe that nobody knows", ("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"
+FAULTS = {
+    "recipe that nobody knows": _fault(
+        ("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"
     ),
-    _fault("model that nobody knows", ("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
-    _fault("one seed", ("--seeds", "1"), 4, "at least two different seeds"),
-    _fault("seeds that are no numbers", ("--seeds", "a"), 4, "takes a count (5) or a list"),
-    _fault("corpus that nobody knows", ("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
-    _fault(
-        "nothing ran",
-        ("-m", "b200"),
-        1,
-        "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is",
+    "model that nobody knows": _fault(("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
+    "one seed": _fault(("--seeds", "1"), 4, "at least two different seeds"),
+    "seeds that are no numbers": _fault(("--seeds", "a"), 4, "takes a count (5) or a list"),
+    "corpus that nobody knows": _fault(("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
+    "nothing ran": _fault(
+        ("-m", "b200"), 1, "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is"
     ),
-    _fault(
-        "required cells that did not run",
+    "required cells that did not run": _fault(
         ("--recipe", "te-current", "--parity-resume", "--require", "te-current-*-native", "--require", "x-*"),
         1,
         ("required cell te-current-nano-native was skipped: needs", "--require x-* matches no cell", "1 passed"),
         record_golden,
     ),
-    _fault("no golden", BF16, 1, ("no-golden", "--golden-update")),
-    _fault("golden recorded in CI", ("--golden-update",), 4, "CI never records goldens", absent="*.json", CI="true"),
-    _fault(
-        "golden of two seeds",
-        ("--golden-update", "--seeds", "2"),
-        1,
-        "2 seeds; golden/policy.toml asks for 3",
-        absent="*.json",
+    "no golden": _fault(BF16, 1, ("no-golden", "--golden-update")),
+    "golden recorded in CI": _fault(("--golden-update",), 4, "CI never records goldens", absent="*.json", CI="true"),
+    "golden of two seeds": _fault(
+        ("--golden-update", "--seeds", "2"), 1, "2 seeds; golden/policy.toml asks for 3", absent="*.json"
     ),
-    _fault(
-        "golden of uncommitted code",
+    "golden of uncommitted code": _fault(
         ("--golden-update", "--seeds", "3"),
         4,
         "uncommitted changes",
         lambda project: (project / "dirty.txt").write_text("x"),
         absent="*.json",
     ),
-    _fault(
-        "policy with a word for a margin",
-        BF16,
-        4,
-        "policy.toml:1: [[loss]] key margin",
-        _edited("golden/policy.toml", "margin = 0.1", 'margin = "wide"'),
+    "policy with a word for a margin": _fault(
+        BF16, 4, "policy.toml:1: [[loss]] key margin", _edited("golden/policy.toml", "margin = 0.1", 'margin = "wide"')
     ),
-    _fault(
-        "dimensions that a recipe cannot take",
+    "dimensions that a recipe cannot take": _fault(
         ("--recipe", "te-current"),
         1,
         "gate_proj.out_features = 72 is not divisible by 16",
         lambda project: (project / "conftest.py").write_text(EXAMPLE.replace("hidden=128", "hidden=72")),
     ),
-)
+}

@@ -115,9 +115,8 @@ def state(recipe: str, place: str) -> tuple[Finding, ...]:
     return (Finding(Measured("state", recipe), f"{place} @ tiny steps", Blame.RECIPE),)
 
 
-FAULTS = (
-    kept(
-        "amax never recorded",
+FAULTS = {
+    "amax never recorded": kept(
         method(DelayedScale, "update", lambda f: lambda self, amax: None),
         (
             *state("te-delayed", "accumulated sqnr"),
@@ -125,38 +124,27 @@ FAULTS = (
         ),
         "torchtitan 698",
     ),
-    kept(
-        "amax of gradients never recorded",
+    "amax of gradients never recorded": kept(
         method(DelayedScale, "update", only_forward),
         (Finding(Numerics("gemm", "te-delayed"), "dgrad sqnr @ near-zero", Blame.RECIPE, hidden=("fprop",)),),
         "TE 1190, 1254",
     ),
-    kept(
-        "weight cache never refreshed",
-        method(EmulatedLinear, "weight_operands", never_refresh),
-        state("te-current", "cached weight sqnr"),
-        "TE 3051",
+    "weight cache never refreshed": kept(
+        method(EmulatedLinear, "weight_operands", never_refresh), state("te-current", "cached weight sqnr"), "TE 3051"
     ),
-    kept(
-        "scale of a cached weight updated",
-        method(EmulatedLinear, "weight_operands", rescaled_cache),
-        state("te-current", "cached weight sqnr"),
-        "TE 1047",
+    "scale of a cached weight updated": kept(
+        method(EmulatedLinear, "weight_operands", rescaled_cache), state("te-current", "cached weight sqnr"), "TE 1047"
     ),
-    kept(
-        "recompute outside of the recipe's contexts",
+    "recompute outside of the recipe's contexts": kept(
         lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", plain_checkpoint),
         state("te-delayed", "recompute difference"),
         "TE 1190, 1254, 1723",
     ),
-    kept("recompute in BF16", recomputed_in_bf16, state("te-current", "recompute difference"), "TE 1568, 3284"),
-    kept(
-        "recompute keeps scales by reference", kept_by_reference, state("te-delayed", "recompute difference"), "TE 1723"
+    "recompute in BF16": kept(recomputed_in_bf16, state("te-current", "recompute difference"), "TE 1568, 3284"),
+    "recompute keeps scales by reference": kept(
+        kept_by_reference, state("te-delayed", "recompute difference"), "TE 1723"
     ),
-    kept(
-        "transposed store wrong in some calls",
-        plants.racing(0.25),
-        state("te-block", "repeat difference"),
-        "torchao 4652, triton 11111",
+    "transposed store wrong in some calls": kept(
+        plants.racing(0.25), state("te-block", "repeat difference"), "torchao 4652, triton 11111"
     ),
-)
+}
