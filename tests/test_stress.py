@@ -211,6 +211,7 @@ def of_depth(session: Any, depth: int) -> RunSpec:
     return replace(spec, model=replace(spec.model, layers=depth))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "each", "most"),
     [(gradients, 0, 60), (layers, 0, 5), (checkpoint, 0, 40), (places, 2 * LINEARS, 40)],
