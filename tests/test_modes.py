@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -133,8 +134,9 @@ def test_graphed_step_shows_its_graph(monkeypatch):
     """The check reads it, so that a step that only runs eagerly is found."""
     monkeypatch.setattr(steps, "_capture_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    optimizer = SimpleNamespace(masters=[SimpleNamespace(is_cuda=True)])
-    take = steps.make(SimpleNamespace(generator=None), optimizer, PROBE, Mode.GRAPHED)
+    optimizer: Any = SimpleNamespace(masters=[SimpleNamespace(is_cuda=True)])
+    converted: Any = SimpleNamespace(generator=None)
+    take: Any = steps.make(converted, optimizer, PROBE, Mode.GRAPHED)
     assert take.graph is None
 
 
