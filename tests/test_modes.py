@@ -134,9 +134,9 @@ def test_graphed_step_shows_its_graph(monkeypatch):
     """The check reads it, so that a step that only runs eagerly is found."""
     monkeypatch.setattr(steps, "_capture_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    optimizer: Any = SimpleNamespace(masters=[SimpleNamespace(is_cuda=True)])
-    converted: Any = SimpleNamespace(generator=None)
-    take: Any = steps.make(converted, optimizer, PROBE, Mode.GRAPHED)
+    optimizer = SimpleNamespace(masters=[SimpleNamespace(is_cuda=True)])
+    terms: Any = (SimpleNamespace(generator=None), optimizer, PROBE, Mode.GRAPHED)
+    take: Any = steps.make(*terms)
     assert take.graph is None
 
 
