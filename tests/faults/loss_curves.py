@@ -158,14 +158,7 @@ FAULTS = {
     "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "first out", "step 80, seed 0: "),
     "all losses of both 30% high": _drift(partial(runs_of, change=0.3, control=0.3), "tail gap"),
     "two seeds where the first look needs three": _unclear(
-<<<<<<< HEAD
         _two_seeds, "tail gap", Blame.NEITHER, "2 seeds; the first stage needs 3"
-=======
-        lambda run: (runs_of(run)[0][:2], runs_of(run)[1][:2]),
-        "tail gap",
-        Blame.NEITHER,
-        "2 seeds; the first stage needs 3",
->>>>>>> main
     ),
     "a model that has learnt no context": _unclear(_without_context, "", Blame.INPUT, NO_CONTEXT),
 }
