@@ -174,21 +174,6 @@ def test_a_refused_schedule_is_1(command: Calibrate, gap: float, code: int, last
     assert last in out.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--seeds", "1"], "--seeds"),
-        (["--corpus", "synthetic", "--change", "steps=8", "--replicas", "1"], "--corpus and --change and --replicas"),
-        (["--device", "cpu", "--records", "elsewhere"], "--device and --records"),
-    ],
-)
-def test_what_to_train_is_refused_beside_records(command: Calibrate, options: list[str], named: str):
-    code, out, err = command(*options)
-    assert (code, out) == (2, "")
-    assert f"--from calibrates what is on record, and trains nothing; leave out {named}\n" in err
-    assert len(err.splitlines()) == 1
-
-
 def test_a_set_that_cannot_be_calibrated_is_2(tmp_path: Path, trajectory: Make, capsys: pytest.CaptureFixture[str]):
     write_json(tmp_path / name_of(trajectory()), trajectory())
     assert main(["calibrate", "--from", str(tmp_path)]) == 2

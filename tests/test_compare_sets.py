@@ -152,3 +152,9 @@ def test_the_seeds_of_a_further_look_are_not_missing(runs, old, new, lacks):
     assert compare(*sides, Goldens(), POLICY, complete=["NEW" if lacks == "OLD" else "OLD"]).code == 2, (
         "that side may have lost them"
     )
+
+
+def test_what_new_lost_is_missing_whatever_old_needed(runs, trajectory):
+    more = [trajectory("te-block", s, 0.0, provenance=two_sides.provenance(trajectory)) for s in range(3)]
+    found = compare([*runs(), *more], runs("2.13.0"), Goldens(), POLICY, {CELL: "torchao 0.18 or later"})
+    assert (found.code, found.added, [m.missing_in for m in found.missing]) == (2, [], ["NEW"])

@@ -184,14 +184,6 @@ def test_another_hyperparameter_gives_other_weights(nano, wrong):
     assert furthest(plain.masters, ours.masters) > 1e-4
 
 
-def test_a_second_microbatch_is_refused(nano):
-    optimizer, _ = taken(nano, CompiledUpdate)
-    optimizer.zero()
-    optimizer.gather(1.0)
-    with pytest.raises(ValueError, match="^a schedule with accumulation 1 gave more than one microbatch in a step$"):
-        optimizer.gather(1.0)
-
-
 @pytest.mark.slow
 def test_the_compiled_kernel_is_the_function():
     generator = torch.Generator().manual_seed(0)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 import pytest
 from fp8parity.judging.coverage import unused
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.policy.known_failures import KnownFailure, KnownFailures
 from fp8parity.judging.policy.rows import Band, Complete, Numbers, Rule, Trend
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references.loss import from_runs
@@ -100,22 +98,4 @@ def test_numbers_that_nothing_measured_are_counted(lines, goldens):
     }
     assert lines(stored=Goldens(goldens.loss, goldens.throughput, MeasuredNumbers({"shared": more}))) == [
         "2 of 3 numbers of shared.csv, first gemm: fprop sqnr @ gaussian of te-gone on nano, emulated"
-    ]
-
-
-def test_a_known_failure_that_nothing_covers_and_a_misspelt_name_in_another_are_named(lines):
-    entry = KnownFailure(
-        check=("gemm",),
-        recipe=("te-block",),
-        status="fail",
-        says="x",
-        link="https://example.org/7",
-        expires=datetime.date(2999, 1, 1),
-        why=WHY,
-    )
-    needed = entry.model_copy(update={"recipe": ("te-current", "te-curent")})
-    known = KnownFailures(path=Path("k.toml"), entries=(entry, needed), today=datetime.date(2026, 1, 1))
-    assert lines(POLICY.model_copy(update={"known": known})) == [
-        "recipe 'te-curent' in [[known]] row 2",
-        "known failure of recipe te-block",
     ]

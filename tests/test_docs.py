@@ -208,6 +208,7 @@ def test_wrong_command_in_a_page_fails(text, tmp_path, folder, monkeypatch, stan
         test_command_in_a_page_runs(block, command, folder, monkeypatch, stand_in, catalogue)
 
 
+@pytest.mark.slow
 def test_the_check_that_extend_shows(monkeypatch, tmp_path, session, eager):
     """It measures, its rule bounds it on both sides, and its test is Python."""
     rows = next(b for b in EXTEND if b.language == "toml")
@@ -223,6 +224,7 @@ def test_the_check_that_extend_shows(monkeypatch, tmp_path, session, eager):
     assert example(2).test_gain
 
 
+@pytest.mark.slow
 def test_a_check_is_added_without_editing_the_library(tmp_path):
     """The three blocks of docs/extend.md in a user's own project, and nothing else."""
     check, test, rule = (b.text for b in EXTEND[1:])

@@ -101,25 +101,6 @@ class TestLooks:
         assert [status(n) for n in stages(self.CELL, goldens, POLICY)] == ["inconclusive", "inconclusive", "pass"]
 
 
-def test_a_variable_of_transformer_engine_stands_in_every_verdict(runs, goldens):
-    """NVTE variables change a recipe behind its name, so the verdict names those that were set."""
-    plain = runs("H200")
-    behind = [
-        r.model_copy(
-            update={
-                "provenance": r.provenance.model_copy(
-                    update={"environment": {"NVTE_BACKWARD_OVERRIDE": "high_precision"}}
-                )
-            }
-        )
-        for r in plain
-    ]
-    (sound,), (changed,) = evaluate(plain, goldens, POLICY), evaluate(behind, goldens, POLICY)
-    text = "NVTE_BACKWARD_OVERRIDE=high_precision: Transformer Engine may do something else than the recipe's name says"
-    assert all(("environment", text) in v.lines for v in changed.verdicts)
-    assert not any(name == "environment" for v in sound.verdicts for name, _ in v.lines)
-
-
 def test_a_cell_of_several_ranks_is_stale(runs, goldens):
     """The goldens are of one rank, so they say nothing of the losses and the step times of two."""
     timing = made(provenance=runs()[0].provenance)

@@ -116,6 +116,7 @@ def files(project: Path, kind: str) -> list[Path]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["records", "tables", "goldens"])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_fuzzed_file_gives_no_traceback(project, capsys, kind):

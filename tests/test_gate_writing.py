@@ -138,12 +138,6 @@ def test_unwritable_place_is_refused(gate, tmp_path, arguments, words):
     refused(gate(*arguments), words, tmp_path)
 
 
-def test_folders_are_made_when_needed(gate, tmp_path):
-    assert gate("--parity-report", "new/r.md", "--parity-records", "records/deep").returncode == 0
-    assert (tmp_path / "new/r.md").exists()
-    assert list((tmp_path / "records/deep").glob("*.json"))
-
-
 def test_missing_golden_folder_is_refused(tmp_path):
     """Every check would end as an error, one after the other."""
     done = projects.start(projects.make(tmp_path), "--golden-dir", "golen")

@@ -109,17 +109,6 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
     assert judged(record).headline == "o wgrad training: adds to its result, golden the other way"
 
 
-@pytest.mark.parametrize(
-    ("kernels", "words"),
-    [
-        (["cast", "nvjet_sm90_qqtst"], "1 kernel next to the GEMM, golden 2: a cast is missing, or fused with another"),
-        (["cast", "cast", "cast", "nvjet_sm90_qqtst"], "3 kernels next to the GEMM, golden 2: an extra cast"),
-    ],
-)
-def test_casts_are_counted(kernels, words):
-    assert words in judged(changed(made(), "up fprop training", kernels=kernels)).headline
-
-
 @pytest.mark.parametrize(("change", "status"), [(0.9, "pass"), (1.0 / 1.11, "pass"), (0.5, "drift")])
 def test_bf16_may_change_by_its_band(change, status):
     rules = ROW.model_copy(update={"bf16_band": 0.25})

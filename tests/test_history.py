@@ -117,17 +117,6 @@ class TestCommand:
         (folder / "policy.toml").write_text(TOML)
         return main(["history", *arguments, "--parity-records", str(folder), "--golden-dir", str(folder)])
 
-    def test_list_names_the_newest_first_with_date_and_versions(self, three, capsys, monkeypatch):
-        monkeypatch.setenv("COLUMNS", "160")
-        assert self.command(three, "list") == 0
-        lines = capsys.readouterr().out.splitlines()
-        assert [line.split()[1] for line in lines[1:]] == [
-            "0003_torch-2.13.0",
-            "0002_torch-2.12.0",
-            "0001_torch-2.11.0",
-        ]
-        assert "2026-11-22 08:00" in lines[1] and "torch 2.13.0, torchao 0.18.0" in lines[1]
-
     @pytest.mark.parametrize(("green", "code", "word"), [(True, 0, "green"), (False, 1, "red")])
     def test_last_is_red_if_the_newest_run_is(self, three, capsys, monkeypatch, green, code, word):
         monkeypatch.setattr(Judged, "green", property(lambda self: green))

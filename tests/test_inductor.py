@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from dataclasses import replace
 
 import pytest
 import torch
-from autotuners import run, three
+from autotuners import Kernel, run, three
+from fp8parity.checks import autotune
 from fp8parity.training.compilation import Configurations, barriers, with_barriers
+from sessions import cell
 from torch._inductor import config
 from torch._inductor.async_compile import AsyncCompile, CompiledTritonKernels
 from torch._inductor.codecache import CodeCacheFuture
@@ -87,3 +91,101 @@ def test_barriers_apply_inside_the_region_only(monkeypatch):
         assert AsyncCompile.triton(AsyncCompile(), "other", "pass\n") == ("other", "pass\n", "cuda")
     assert changed == ["k"]
     assert AsyncCompile.triton(AsyncCompile(), "k", SOURCE) == ("k", SOURCE, "cuda")
+
+
+CELL = cell("ao-rowwise", "emulated", "nano")
+
+
+NAN = float("nan")
+
+
+class Faulty:
+    """Stands in for ShortRun: a compiled step scales the gradient by what ``faults`` says of (kernel, configuration), in the last of
+    PASSES alone."""
+
+    kernels: list[Kernel]
+    faults: dict[tuple[str, str], float]
+
+    def __init__(self, spec, schedule, compiled=False) -> None:
+        assert (spec.model.layers, schedule.length) == (1, 64)
+        self.compiled, self.passes = compiled, 0
+
+    def step(self, number, update):
+        assert (number, update) == (0, False)
+        exact = torch.linspace(-1, 1, 8)
+        if not self.compiled:
+            return exact
+        scale = 1 + sum(self.faults.get((k.fn.__name__, k.run(stream=0)), 0.0) for k in self.kernels)
+        self.passes += 1
+        last = (self.passes - 1) % autotune.PASSES == 0  # the first pass compiles
+        return exact * scale if last else exact
+
+
+@pytest.fixture
+def judged(session, monkeypatch):
+    preset = session.preset("nano")
+    monkeypatch.setitem(session.presets, "nano", replace(preset, model=replace(preset.model, layers=2)))
+    poisoned: list[int] = []
+    monkeypatch.setattr(autotune, "ShortRun", Faulty)
+    monkeypatch.setattr(autotune, "peak", lambda work, device: work() is None or 7)
+    monkeypatch.setattr(autotune, "poison", lambda size, device: poisoned.append(size))
+
+    several = [*three(), *(Kernel(f"sound{i}", "X1", "X2") for i in range(3))]
+
+    def judge(faults, kernels=several):
+        """The verdict, and its notes on the kernels."""
+        Faulty.kernels, Faulty.faults = kernels, faults
+        verdict = session.numerics("autotune", CELL)
+        assert set(poisoned) == {7}
+        return verdict, [text for place, text in verdict.lines if place == "note"][1:]
+
+    return judge
+
+
+SOUND = {("quantize", "X2"): 2e-4, ("norm", "X1"): 1e-6}
+
+
+def test_sound_configurations_pass(judged):
+    verdict, (by_configuration, *lines) = judged(SOUND)
+    assert verdict.status == "pass"
+    assert verdict.lines[0] == ("note", "6 kernels, 5 of them in up to 3 configurations")
+    assert by_configuration.startswith("all in their first, second ... configuration: ")
+    assert [float(x) for x in by_configuration.split(": ")[1].split(" from")[0].split(", ")] == pytest.approx(
+        [1e-6, 2e-4, 1e-6], abs=1e-7
+    )
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    "place", [("quantize", "X1"), ("quantize", "X2"), ("quantize", "X4"), ("norm", "X1"), ("norm", "X2")]
+)
+@pytest.mark.parametrize(("fault", "far", "side"), [(NAN, "nan", "not in"), (0.3, "0.3", "above")])
+def test_wrong_configuration_is_found_and_named(judged, place, fault, far, side):
+    verdict, (_, *lines) = judged({**SOUND, place: fault})
+    assert verdict.status == "fail"
+    ((what, text),) = [line for line in verdict.lines if " @ " in line[0]]
+    assert what == "configuration difference @ one block"
+    assert re.match(rf"{far}\d* is {side} \[0, 0\.\d+\] \(", text)
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{place[0]} in {place[1]}: alone {far} from eager; in others ")
+
+
+@pytest.mark.parametrize(
+    ("faults", "note"),
+    [
+        ({("add", "X1"): NAN}, "every configuration holds NaN: the kernels do not differ"),
+        ({("quantize", "X2"): -0.2, ("norm", "X2"): -0.2}, None),
+        ({("norm", "X1"): NAN, ("norm", "X2"): NAN}, "every configuration holds NaN: the kernels do not differ"),
+    ],
+)
+def test_kernels_that_cannot_be_named_are_noted(judged, faults, note):
+    verdict, (_, *lines) = judged(faults)
+    assert verdict.status == "fail"
+    assert lines == [note] if note else len(lines) == 2
+
+
+@pytest.mark.parametrize("kernels", [[], [Kernel("add", "X1")]])
+def test_block_without_tuned_kernels_is_an_error(session, judged, kernels):
+    words = f"{len(kernels)} kernels ran, none of them in several configurations: there is nothing to compare"
+    with pytest.raises(ValueError, match=f"^{words}$"):
+        judged({}, kernels)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from fp8parity import runner
+from fp8parity.distributed import launch
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.schema import Measurement
+from fp8parity.runner import Runner, Settings
 from fp8parity.training import hardware as isolation
+from fp8parity.training import hardware as locks
 from fp8parity.training import provenance
-from fp8parity.training.hardware import reset_state
+from fp8parity.training.hardware import GPU, Hardware, device_of, reset_state
 from fp8parity.training.provenance import NAMES, PREFIXES, recorded
+from fp8parity.workload.presets import presets
+from sessions import cell
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="captures need a GPU")
 
@@ -78,11 +90,6 @@ def test_listed_variables_have_their_values():
     assert recorded(given | {"HOME": "/root", "HF_TOKEN": SECRET}) == given
 
 
-def test_places_are_not_recorded():
-    names = ("TORCHINDUCTOR_CACHE_DIR", "NVTE_X_PATH", "TORCHINDUCTOR_REDIS_URL", "TORCHINDUCTOR_REDIS_HOST")
-    assert recorded(dict.fromkeys(names, f"redis://me:{SECRET}@host")) == {}
-
-
 def test_a_record_holds_no_secret(monkeypatch):
     for name in ("NVTE_TOKEN", "HF_TOKEN", "TORCHINDUCTOR_REDIS_URL", "GITHUB_TOKEN"):
         monkeypatch.setenv(name, SECRET)
@@ -97,3 +104,88 @@ def test_the_names_of_inductor_are_those_that_it_reads():
     text = (Path(torch.__file__).parent / "_inductor" / "config.py").read_text()
     assert [n for n in sorted(NAMES) if n.startswith("TORCHINDUCTOR_") and f'"{n}"' not in text] == []
     assert sum(n.startswith(PREFIXES) for n in NAMES) > 150
+
+
+HERE = Hardware("h100", "cpu", (9, 0))
+
+
+def visible(monkeypatch: pytest.MonkeyPatch, *uuids: str) -> None:
+    """CUDA shows these GPUs, in this order."""
+    made = [SimpleNamespace(uuid=uuid, total_memory=80) for uuid in uuids]
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda device: made[int(str(device).removeprefix("cuda:"))]
+    )
+
+
+def test_workers_alternate_between_gpus():
+    assert [device_of(f"gw{i}", 2) for i in range(5)] == [0, 1, 0, 1, 0]
+    assert [device_of(f"gw{i}", 8) for i in (0, 7, 8, 11)] == [0, 7, 0, 3]
+    assert device_of("", 4) == 0
+
+
+def test_ranks_take_gpus_in_one_order(monkeypatch):
+    """With CUDA_VISIBLE_DEVICES=0,1 in one process and 1,0 in another one, each once took the GPU that the other one waited for."""
+    taken = []
+    for order in ("ab", "ba"):
+        visible(monkeypatch, *order)
+        taken.append([gpu.name for gpu in Hardware("h100", "cuda:1", (9, 0)).gpus(2)])
+    assert taken == [["gpu-a", "gpu-b"], ["gpu-a", "gpu-b"]]
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "visible", "given"),
+    [
+        ("cuda:2", 1, None, "2"),
+        ("cuda:1", 1, "3, GPU-5", "GPU-5"),
+        ("cuda", 1, "3,5", "3"),
+        ("cuda:1", 2, "3,5", "3,5"),
+        ("cpu", 1, None, None),
+    ],
+)
+def test_single_rank_sees_the_gpu_of_its_session(session, monkeypatch, device, ranks, visible, given):
+    """Four workers on four GPUs once ran their single ranks all on the first one."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    spec = replace(session.spec(cell("bf16", "native", "nano")), device=torch.device(device), ranks=ranks)
+    assert launch._environment(spec).get("CUDA_VISIBLE_DEVICES") == given
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["measures", "fails"])
+def test_memory_is_free_before_the_lock_is(fails, tmp_path, monkeypatch):
+    """A report keeps the exception of a failed test. Its traceback once kept the tensors of the run."""
+    events: list[str] = []
+    tensors: list[weakref.ref[torch.Tensor]] = []
+
+    @contextmanager
+    def held(folder: Path, gpu: GPU, use: locks.Use) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            events.append(f"let go, {sum(t() is not None for t in tensors)} tensors")
+
+    def measure(spec: object) -> tuple[list[Measurement], list[str]]:
+        big = torch.ones(8)
+        tensors.append(weakref.ref(big))
+        if fails:
+            try:
+                raise ValueError("the first error")
+            except ValueError:
+                raise RuntimeError("out of memory") from None
+        return [Measurement(metric="m", where="w", value=float(big[0]))], []
+
+    monkeypatch.setattr(locks, "held", held)
+    monkeypatch.setattr(Hardware, "gpus", lambda self, ranks: [GPU("gpu-0", 80.0)])
+    monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
+    for module in (runner, locks):
+        monkeypatch.setattr(module, "reset_state", lambda: events.append("reset"))
+    monkeypatch.setattr(runner.checks, "get", lambda name: SimpleNamespace(measure=measure, use=locks.SHARED))
+    made = Runner(Settings(tmp_path), HERE, "s", presets())
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
+    with pytest.raises(RuntimeError, match="out of memory") if fails else nullcontext() as kept:
+        made.measure("codes", cell)
+    assert events == ["reset", "let go, 0 tensors"]
+    assert bool(kept) is fails
+
+
+CPU, BF16 = Hardware("cpu", "cpu", None), cell("bf16", "native", "nano")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -134,7 +135,8 @@ def test_graphed_step_shows_its_graph(monkeypatch):
     monkeypatch.setattr(steps, "_capture_stream", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     optimizer = SimpleNamespace(masters=[SimpleNamespace(is_cuda=True)])
-    take = steps.make(SimpleNamespace(generator=None), optimizer, PROBE, Mode.GRAPHED)
+    terms: Any = (SimpleNamespace(generator=None), optimizer, PROBE, Mode.GRAPHED)
+    take: Any = steps.make(*terms)
     assert take.graph is None
 
 

@@ -185,6 +185,7 @@ def test_table_is_that_of_the_records(name, table, rows, page):
     assert "\n".join(lines) in (ROOT / page).read_text()
 
 
+@pytest.mark.slow
 def test_readme_states_the_number_of_checks():
     assert f"All {len(report('h200').verdicts)} checks of this set are green" in (ROOT / "README.md").read_text()
 

@@ -10,10 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from curves import curve, near, noisy, run
+from curves import curve
 from fp8parity.cli import main
-from fp8parity.judging.pair import PairOptions, judge
-from fp8parity.report import blocks, pair
 from log_files import automodel, megatron, megatron_tensorboard
 
 ROOT = Path(__file__).parents[1]
@@ -114,18 +112,6 @@ def test_reports_are_written(folder, capsys):
     assert text.startswith("# FP8 parity of imported runs\n\n**Refuse: fail, ")
     assert "## To paste into a pull request" in text and "&lt;b>\\|x.log against bf16 |" in text
     assert "<b>" not in page and "Refuse: fail" in page and page.count('class="plot"') == 1
-
-
-@pytest.mark.parametrize(("gap", "tone"), [(0.0, "good"), (0.01, "bad"), (0.0025, "unsure")])
-def test_page_shows_sentence_and_scale(gap, tone):
-    early = [0.5 + gap] * 21 + [gap] * 379
-    v = judge([run(noisy())], [run(near(early), "fp8")], PairOptions())
-    document = pair.document(pair.PairReport(v, "fp8parity verdict a b", "torch 2"))
-    assert document.header == [blocks.Headline(document.header[0].text, blocks.Tone(tone))]  # type: ignore[union-attr]
-    [plot] = [b for b in document.blocks if isinstance(b, blocks.Plot)]
-    low, high = plot.layout["yaxis"]["range"]
-    assert low < -v.margin < v.margin < high < 0.05, "the first tenth does not set the scale"
-    assert len(plot.data[0]["x"]) == len(plot.data[0]["y"]) == 133
 
 
 def test_missing_tensorboard_is_named(folder, capsys, monkeypatch):

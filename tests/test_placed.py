@@ -12,7 +12,6 @@ from fp8parity.numerics.spec import BF16
 from fp8parity.recipes import RECIPES, Recipe, apply
 from fp8parity.recipes.conversion import linears, nothing_left, placed
 from fp8parity.recipes.recipe import Rule, block_of
-from fp8parity.recipes.registry import linear_cells
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
@@ -118,18 +117,6 @@ def test_adapter_that_ignores_a_rule_is_refused(monkeypatch):
     monkeypatch.setattr(emulated, "replace", too_few)
     with pytest.raises(ValueError, match=r"missing \['layers.1.*unexpected \['layers.3"):
         apply(tiny(), RECIPES["te-current-ends-bf16"], Execution.EMULATED, tokens=512)
-
-
-def test_linear_cells_skip_variants_with_equal_linears():
-    names = {c.recipe for c in linear_cells()}
-    assert {"te-block-fp32", "te-block-e5m2", "te-delayed-recent", "te-current-pow2", "te-mxfp8-2d"} < names
-    placed_only = {
-        "te-current-ends-bf16",
-        "te-current-ends-bf16-fp8-weights",
-        "te-nvfp4-tail-bf16",
-        "ao-tensorwise-filtered",
-    }
-    assert not names & {*placed_only, "te-mxfp8-head"}
 
 
 @pytest.mark.parametrize(

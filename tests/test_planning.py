@@ -177,18 +177,3 @@ def test_plan_prints_what_each_machine_takes(golden, capsys, options, total, hou
     assert len(re.findall("shard", out)) == len(shares)
     assert out.splitlines()[-1].startswith(f"{total} s for ")
     assert out.splitlines()[-1].endswith(f", {hours:.2f} machine hours")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--platform", "b200"), "holds no seconds of such tests on b200"),
-        (("--write",), "--write needs the record sets of sessions"),
-        (("--platform", "cpu", "--shards", "4"), "--shards 4: there are 3 tests, and each shard needs one"),
-        (("--platform", "cpu", "--recipe", "bf61"), "unknown recipe with recorded seconds on cpu 'bf61': did you mean"),
-    ],
-)
-def test_plan_refuses_what_cannot_be_planned(golden, capsys, options, words):
-    seconds.write(Path(golden), "cpu", "x", KEYS)
-    assert main(["plan", "--golden-dir", golden, *options]) == 2
-    assert words in capsys.readouterr().err

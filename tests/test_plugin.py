@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import projects
 import pytest
-import torch
 from fp8parity import cli
 from fp8parity.judging import references
 from fp8parity.records import manifest
@@ -113,11 +112,6 @@ def test_required_cell_without_one_of_its_checks_is_red(tmp_path):
     assert start(made, *checks, *options, *golden).returncode == 0  # nothing is required: a skip is a skip
 
 
-def test_compiler_traces_do_not_hide_a_verdict(caplog):
-    torch.compile(lambda x: x.sin() + 1, backend="eager")(torch.ones(3))
-    assert sum(record.name == "torch.__trace" for record in caplog.records) <= 1
-
-
 BROKEN = """
 from fp8parity.numerics import scaling
 
@@ -166,8 +160,3 @@ def test_comparison_names_the_recipe_and_not_the_framework(sides):
     changes = json.loads(Path(report).read_text())["changes"]
     effects = {c["cell"]["recipe"]: c["effect"] for c in changes}
     assert effects == {"te-current": "regression", "te-block": "none", "bf16": "none"}
-
-
-def test_way_back_is_a_gain(sides):
-    done = run("fp8parity", "compare", str(sides.folder / "new"), str(sides.folder / "old"))
-    assert done.returncode == 0, done.stdout

@@ -28,6 +28,7 @@ from fp8parity.workload.schedule import SCHEDULES, Schedule
 from own_models import Pair, small, trained
 from probe_drift import after, switch_off
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 SHORT = replace(
     SCHEDULES["micro"], steps=16, rows=4, length=64, validation_every=8, validation_rows=4, tail=8, warmup=4

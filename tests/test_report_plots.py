@@ -197,18 +197,6 @@ class TestGemms:
         assert {t["name"]: len(t["x"]) for t in both.data[:-1]} == {"bf16": 12, "te-current": 12, "te-block": 12}
 
 
-def test_both_sides_of_a_split_are_bars_of_categories(report):
-    drawn = reports.plots(report)["time-split"]
-    shares = {t["name"]: t["x"] for t in drawn.data}
-    assert shares == {"gemm": [60.0, 37.5], "attention": [30.0, 37.5], "idle": [10.0, 0.0], "quantize": [0.0, 25.0]}
-    assert drawn.views[1].traces["x"][0] == [6.0, 3.0]
-    rows = reports.texts(reports.tables(report)["Where the time goes"])
-    assert [row[3] for row in rows] == [
-        "gemm 6.000, attention 3.000, idle 1.000",
-        "gemm 3.000, quantize 2.000, attention 3.000",
-    ]
-
-
 class TestWorth:
     def test_a_gap_takes_part_of_the_speed_up(self):
         verdicts, given = reports.session(recipes=("te-current",), speeds=True, gaps={("te-current", "tiny"): 0.004})

@@ -80,14 +80,6 @@ def test_cases_have_markers_of_their_platforms():
     assert found["te-block-tiny-moe-native"].values == (cell("te-block", "native", "tiny-moe"),)
 
 
-def test_cases_are_the_selected_cells_if_any():
-    known = [c.id for c in selection.model_cells(MODELS)]
-    tiny = [name for name in known if name.split("-")[-2] == "tiny"]
-    assert list(cases("suites", models=("tiny",), parameter="cell")) == tiny
-    assert list(cases("suites", models=("small",), parameter="cell")) == known
-    assert list(cases("suites/x.py::test_x[te-block-mine-emulated]", models=("tiny",), parameter="cell")) == known
-
-
 BF16, NATIVE, EMULATED, MINI = (
     cell("bf16", "native"),
     cell("te-block", "native"),

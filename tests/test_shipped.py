@@ -63,6 +63,7 @@ class TestWheel:
         assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
 
 
+@pytest.mark.slow
 def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
     blocked = ("torch", "torchao", "pytest", "xdist", "datasets")
     sets = [str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")]

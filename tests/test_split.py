@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import reports
 from fp8parity.cli.blocks import table
 from fp8parity.judging import speed
+from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.module_filter import filtered, propose, speeds
-from fp8parity.records.schema import Throughput, TimeSplit
-from fp8parity.report import timings as shown
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens, pooling, store
+from fp8parity.judging.references.timed import SpeedGolden
+from fp8parity.records.cell import Mode
+from fp8parity.records.schema import AnyRecord, Throughput, TimeSplit
+from fp8parity.records.sets import load, machines, save
+from fp8parity.records.storage import name_of
+from fp8parity.records.times import Category, LinearTime, Split
 from fp8parity.report.summary import Evidence, Report
-from timings import KV, SAME, SHAPE, Q
+from timings import CELL, GPU, HERE, KV, ROW, SAME, SHAPE, Q
 from timings import made as timed
 from timings import split as made
 
@@ -48,19 +54,6 @@ def test_the_table_says_shares_linears_and_filter():
     assert "attention.k_proj, attention.v_proj: 0.83x" in text and text.count("slower") == 1
     assert "proposed filter: k_proj, v_proj stay in BF16; predicted gain +2.0%" in text
     assert max(map(len, text.splitlines())) <= 80
-
-
-def test_the_csv_has_every_bit():
-    block = made(KV).model_copy(update={"variant": "eager"})
-    rows = list(csv.DictReader(io.StringIO(shown.SPLIT_RENDERERS["csv"]([made(Q), block]))))
-    assert [r["category"] for r in rows] == ["gemm", "quantize", "idle"] * 2
-    assert [r["timed"] for r in rows[2:4]] == ["training-step-split", "training-step-split-eager"]
-    assert (rows[0]["device"], rows[0]["cell"], rows[0]["mode"]) == (
-        "NVIDIA Made Up",
-        "te-current-base-native",
-        "compiled",
-    )
-    assert float(rows[0]["bf16_seconds"]) == 0.8 * 0.0125 and float(rows[1]["recipe_share"]) == pytest.approx(0.1)
 
 
 WITHOUT = "without k_proj v_proj"
@@ -134,3 +127,63 @@ def test_a_report_shows_the_slowest_linear_first(report):
     rows = reports.texts(reports.tables(report)["Linears of te-current native, base, block, eager"])
     assert [row[0].split(",")[0] for row in rows] == ["attention.k_proj", "mlp.down_proj", "attention.q_proj"]
     assert rows[0][1:] == ["500.0", "600.0", "0.833 [0.833, 0.833] slower"] and rows[2][3] == "1.333 [1.333, 1.333]"
+
+
+POLICY = Policy(path=Path("policy.toml"), speed=(ROW,))
+SIDE = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003})
+KEYS = LinearTime(
+    fqns=("attention.k_proj", "attention.v_proj"), k=4096, n=1024, bf16_seconds=[1e-4], recipe_seconds=[2e-4]
+)
+SPLIT = TimeSplit(
+    linears=[KEYS],
+    cell=CELL,
+    block=SHAPE,
+    mode=Mode.EAGER,
+    tokens=4096,
+    bf16=SIDE,
+    recipe=SIDE,
+    provenance=HERE,
+    session="s",
+)
+
+
+def test_names_say_what_was_timed():
+    found = [
+        name_of(r)
+        for r in (
+            timed(),
+            timed(block=SHAPE),
+            timed(block=SHAPE, variant="graphed"),
+            SPLIT,
+            timed(variant="length 512"),
+        )
+    ]
+    parts = ("training-step", "block", "block-graphed", "block-split", "training-step-length-512")
+    assert found == [f"te-current-base-native-topics-{part}.json" for part in parts]
+
+
+def test_a_set_keeps_them_apart_and_whole(tmp_path):
+    records: list[AnyRecord] = [timed(), timed(block=SHAPE), timed(block=SHAPE, variant="graphed"), SPLIT]
+    save(records, tmp_path / "set")
+    [machine] = machines(load([tmp_path / "set"]))
+    assert machine.timings == {(CELL, "training-step"): records[0], (CELL, "block"): records[1]}
+    assert machine.splits == {(CELL, "block-split"): SPLIT} and machine.variants == [records[2]]
+    assert sorted(map(name_of, machine.records)) == sorted(map(name_of, records))
+
+
+def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
+    [first] = pooling.store(tmp_path, timed(1.5, block=SHAPE), ROW)
+    pooling.store(tmp_path, timed(1.2), ROW)
+    assert first.startswith(f"{GPU}, base block: + te-current native: ")
+    stored = store.load(tmp_path, SpeedGolden)
+    assert set(stored) == {(GPU, "base", "training-step"), (GPU, "base", "block")}
+    [found] = evaluate([timed(1.5, block=SHAPE), timed(1.2)], Goldens(throughput=stored), POLICY)
+    assert [(v.check, v.status) for v in found.verdicts] == [("block throughput", "pass"), ("throughput", "pass")]
+
+
+def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_path):
+    other = timed(block=SHAPE, variant="sequence 8192")
+    [found] = evaluate([other, SPLIT], Goldens(), POLICY)
+    assert found.verdicts == ()
+    with pytest.raises(ValueError, match="its setting is not that of the suite: sequence 8192"):
+        pooling.store(tmp_path, other, ROW)

@@ -13,7 +13,6 @@ from fp8parity import recipes
 from fp8parity.checks import attention, short_run, state
 from fp8parity.numerics.spec import BF16, DEQUANTIZED
 from fp8parity.recipes import RECIPES, apply
-from fp8parity.recipes.recipe import QUANTIZED_WEIGHTS
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
 from fp8parity.workload.presets import presets
@@ -189,10 +188,3 @@ def test_backward_override_is_set_and_read_back(te, recipe, left):
 def test_option_that_does_something_else_is_refused(te, options, message):
     with pytest.raises(ValueError, match=message):
         converted("te-current-backward-dequantized", options=options)
-
-
-def test_fused_layer_keeps_no_quantized_weights(te):
-    with pytest.raises(
-        ValueError, match="te-current fused: quantized_weights is not supported in a fused layer; use native execution"
-    ):
-        converted("te-current", Execution.FUSED, options=((QUANTIZED_WEIGHTS, True),))

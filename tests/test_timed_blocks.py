@@ -95,12 +95,6 @@ def test_linears_of_equal_dimensions_are_timed_once(eager):
     assert blocks.linears(SMALL, CURRENT, Execution.FUSED, CPU) == []
 
 
-def test_a_cpu_has_no_split():
-    pair: steps.TimedPair = blocks.comparison(SMALL, CURRENT, Execution.EMULATED, CPU, Mode.EAGER)
-    with pytest.raises(ValueError, match="a split lists the kernels of a GPU"):
-        kernels.measure(pair, "s", SMALL, CURRENT, Execution.EMULATED)
-
-
 # Parts of a block in a stack
 
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"

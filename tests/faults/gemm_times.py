@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import gemm_records
 from fp8parity.judging.verdict import GEMMS
@@ -11,7 +12,7 @@ from fp8parity.records.gemms import Accumulation, GemmTimes
 
 from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen, seen_of
 
-LOST: dict[str, list[float]] = {"bf16_seconds": [], "recipe_seconds": []}
+LOST: dict[str, Any] = {"bf16_seconds": [], "recipe_seconds": []}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def _fault(
     return Fault(Kind.FRAMEWORK, plant, (Finding(TimedGemms(), named, blame, status, words=words),), source)
 
 
-def _slower(place: str, factor: float) -> dict[str, list[float]]:
+def _slower(place: str, factor: float) -> dict[str, Any]:
     """Return times of the recipe that are ``factor`` times as long."""
     sound = next(g for g in gemm_records.made().gemms if g.place == place)
     return {"recipe_seconds": [s * factor for s in sound.recipe_seconds]}

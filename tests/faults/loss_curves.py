@@ -76,6 +76,11 @@ def _bf16_validation(run: Make) -> Pair:
     return high, high
 
 
+def _two_seeds(run: Make) -> Pair:
+    runs, controls = runs_of(run)
+    return runs[:2], controls[:2]
+
+
 def _without_context(run: Make) -> Pair:
     return [run("te-current", s, 10) for s in SEEDS], [run(seed=s, unigram=4.0, bigram=3.0) for s in SEEDS]
 
@@ -153,10 +158,7 @@ FAULTS = {
     "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "first out", "step 80, seed 0: "),
     "all losses of both 30% high": _drift(partial(runs_of, change=0.3, control=0.3), "tail gap"),
     "two seeds where the first look needs three": _unclear(
-        lambda run: tuple(runs[:2] for runs in runs_of(run)),
-        "tail gap",
-        Blame.NEITHER,
-        "2 seeds; the first stage needs 3",
+        _two_seeds, "tail gap", Blame.NEITHER, "2 seeds; the first stage needs 3"
     ),
     "a model that has learnt no context": _unclear(_without_context, "", Blame.INPUT, NO_CONTEXT),
 }

@@ -100,11 +100,11 @@ def _with(values: list[float], step: int, value: float) -> list[float]:
     return [*values[:step], value, *values[step + 1 :]]
 
 
-def _beta2(**of: bool) -> Callable[[Runs], Runs]:
+def _beta2(**of: Any) -> Callable[[Runs], Runs]:
     return edit(lambda r: {"hyperparameters": {"beta2": (0.95, 0.9)}}, **of)
 
 
-OF_BF16 = {"recipe": False, "control": True}
+OF_BF16: dict[str, Any] = {"recipe": False, "control": True}
 AT_40 = "has a non-finite loss or gradient norm at step 40"
 FAULTS = {
     "gradient is NaN at one step": fault(

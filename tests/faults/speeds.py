@@ -42,7 +42,7 @@ def _fault(
     return Fault(kind, lambda: made(**changes), (finding,), source)
 
 
-def _both(factor: float, recipe: float = 1.0, slow: Sequence[float] = (1.0,) * 11) -> dict[str, list[float]]:
+def _both(factor: float, recipe: float = 1.0, slow: Sequence[float] = (1.0,) * 11) -> dict[str, Any]:
     """Return times that are ``factor`` (BF16) and ``recipe`` times the golden's, and in each block ``slow`` times as long."""
     sound, sides = made(), (("bf16_seconds", factor), ("recipe_seconds", recipe))
     return {name: [t * f * s for t, s in zip(getattr(sound, name), slow, strict=True)] for name, f in sides}
