@@ -62,10 +62,12 @@ def note(trajectory, records, *more: Selected, session: str = "s", **changes: ob
         Selected(cell=c, test="test_loss", outcome="passed", checks=["loss parity"], records=names)
         for c, names in cells.items()
     ]
-    return Manifest(
+    own = {name: changes.pop(name) for name in list(changes) if name in Manifest.model_fields}
+    note = Manifest(
         session=session, options=[], started="a", ended="b", status="ok", provenance=made_by(trajectory, **changes),
         selected=[*made, *more],
     )  # fmt: skip
+    return note.model_copy(update=own)
 
 
 def put(folder: Path, records, *manifests: Manifest) -> Path:
