@@ -63,11 +63,8 @@ def note(trajectory, records, *more: Selected, session: str = "s", **changes: ob
         for c, names in cells.items()
     ]
     own = {name: changes.pop(name) for name in list(changes) if name in Manifest.model_fields}
-    note = Manifest(
-        session=session, options=[], started="a", ended="b", status="ok", provenance=made_by(trajectory, **changes),
-        selected=[*made, *more],
-    )  # fmt: skip
-    return note.model_copy(update=own)
+    given = {"session": session, "options": [], "started": "a", "ended": "b", "status": "ok", **own}
+    return Manifest(**given, provenance=made_by(trajectory, **changes), selected=[*made, *more])
 
 
 def put(folder: Path, records, *manifests: Manifest) -> Path:
