@@ -62,10 +62,9 @@ def note(trajectory, records, *more: Selected, session: str = "s", **changes: ob
         Selected(cell=c, test="test_loss", outcome="passed", checks=["loss parity"], records=names)
         for c, names in cells.items()
     ]
-    return Manifest(
-        session=session, options=[], started="a", ended="b", status="ok", provenance=made_by(trajectory, **changes),
-        selected=[*made, *more],
-    )  # fmt: skip
+    own = {name: changes.pop(name) for name in list(changes) if name in Manifest.model_fields}
+    given = {"session": session, "options": [], "started": "a", "ended": "b", "status": "ok", **own}
+    return Manifest(**given, provenance=made_by(trajectory, **changes), selected=[*made, *more])
 
 
 def put(folder: Path, records, *manifests: Manifest) -> Path:
