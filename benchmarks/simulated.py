@@ -127,7 +127,7 @@ def _bf16(golden: Golden) -> Curves:
         scale = np.sqrt((len(runs) + 1) / (len(runs) - 1))
         for r in runs:
             loss, norm = np.asarray(r.loss) / seed.mean_loss - 1, np.asarray(r.grad_norm) / seed.mean_norm - 1
-            last = np.asarray(r.validation[-1][1] / seed.mean_validation - 1)
+            last = np.asarray(r.validation[-1][1] / seed.mean_validation[-1] - 1)
             rows.append(Curves(scale * loss, scale * norm, scale * last))
     steps = len(golden.seeds[0].loss)
     return _stacked(rows or [Curves(np.zeros(steps), np.zeros(steps), np.asarray(0.0))])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fp8parity.gate import results as outcomes
 from fp8parity.gate.results import Phase, Results, not_run
 from fp8parity.gate.selection import unmatched
-from fp8parity.judging.verdict import LOSS, LossDetail, Verdict
+from fp8parity.judging.verdict import LOSS, LossDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report.sentence import Outcome, sentence
 from verdicts import verdict
@@ -138,7 +139,7 @@ def test_required_cell_must_run(facts, words):
     assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
 
 
-def control(status: str, seeds: int) -> Verdict:
+def control(status: Status, seeds: int) -> Verdict:
     return verdict(status, cell=CELLS["bf16"], check=LOSS, detail=LossDetail(margin=0.01, seeds=list(range(seeds))))
 
 
@@ -170,7 +171,7 @@ def test_control_without_a_test_is_judged_by_the_runs_of_recipes(controls, statu
     ],
 )
 def test_term_of_k_that_matches_nothing_is_named(expression, terms):
-    items = [
+    items: Any = [
         SimpleNamespace(nodeid=f"suites/numerics/test_device.py::{name}", keywords={name: 1})
         for name in ("test_gemm[te-current-tiny-native]", "test_codes[te-block-tiny-native]")
     ]
