@@ -139,7 +139,7 @@ def draw(known: Noise, rng: np.random.Generator) -> dict[Cell, Curves]:
     mean = Curves(
         np.array([s.mean_loss for s in seeds]),
         np.array([s.mean_norm for s in seeds]),
-        np.array([s.mean_validation for s in seeds]),
+        np.array([s.mean_validation[-1] for s in seeds]),
     )
     drawn = rng.integers(len(known.bf16.loss), size=len(seeds))
     session = {known.control: mean.shifted(Curves(*(x[drawn] for x in known.bf16)))}
@@ -175,6 +175,7 @@ def _records(known: Noise, cell: Cell, curves: Curves) -> tuple[Trajectory, ...]
             "first_gradients": {},
             "probes": [],
             "session": "simulated",
+            "partial": True,
             "provenance": known.recorded[known.control].provenance,
         }
         made.append(known.recorded[cell].model_copy(update=changes))

@@ -56,7 +56,7 @@ def test_required_cell_removed_by_k_is_red(gate):
     assert "fp8-parity: required cell te-mxfp8-tiny-emulated was removed by -k, -m or a plugin" in done.stdout
     assert "required cell te-current-tiny-emulated" not in done.stdout
     assert (
-        "Refuse: the only check that ran is green, but required cell te-block-tiny-emulated was removed" in done.stdout
+        "Refuse: all 2 checks that ran are green, but required cell te-block-tiny-emulated was removed" in done.stdout
     )
 
 
@@ -83,13 +83,13 @@ def test_platform_removes_only_cells_of_others(gate):
     """``-m cpu`` selects the emulated cells. It does not ask for native ones."""
     done = gate("-m", "cpu", "--require", "te-*")
     assert done.returncode == 0, done.stdout
-    assert "Accept: all 3 checks are green." in done.stdout
+    assert "Accept: all 4 checks are green." in done.stdout
 
 
 def test_sentence_names_tests_that_cannot_run(gate):
     done = gate("-m", "cpu", more=WITHOUT_BLOCK)
     assert done.returncode == 0, done.stdout
-    says = "Accept: all 2 checks are green; -m cpu --execution emulated was asked for, and 1 test of it cannot run here: te-block (1 test, "
+    says = "Accept: all 3 checks are green; -m cpu --execution emulated was asked for, and 1 test of it cannot run here: te-block (1 test, "
     assert f"{says}needs the package x)." in done.stdout
 
 

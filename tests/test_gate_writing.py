@@ -73,9 +73,9 @@ WAYS = {
 @pytest.mark.parametrize(
     ("way", "status", "code", "sentence"),
     [
-        (0, "pass", 3, "Accept: all 3"),
+        (0, "pass", 3, "Accept: all 4"),
         (1, "fail", 1, "Refuse: te-block emulated on tiny fails"),
-        (2, "pass", 3, "Accept: all 3"),
+        (2, "pass", 3, "Accept: all 4"),
     ],
     ids=["report", "junit", "summary"],
 )
@@ -93,13 +93,13 @@ def test_unwritable_report_is_one_line(gate, tmp_path, way, status, code, senten
 def test_broken_table_leaves_the_sentence(gate):
     done = gate(more=BROKEN_TABLE)
     assert done.returncode == 3
-    survived(done, "Accept: all 3 checks are green.", "fp8-parity: the table could not be written: KeyError: 'column'")
+    survived(done, "Accept: all 4 checks are green.", "fp8-parity: the table could not be written: KeyError: 'column'")
 
 
 def test_broken_plots_leave_the_verdicts(gate, tmp_path):
     done = gate("--parity-report", "r.md", "--parity-report", "r.csv", more=BROKEN_VIEW)
     assert done.returncode == 1
-    assert "Refuse: all 3 checks that ran are green, but the report lacks its plots: KeyError: 'curve'." in done.stdout
+    assert "Refuse: all 4 checks that ran are green, but the report lacks its plots: KeyError: 'curve'." in done.stdout
     assert "| te-block | tiny |" in (tmp_path / "r.md").read_text()
     assert (tmp_path / "r.csv").read_text().startswith("kind,gpu,model,"), "it holds times, and none was judged"
 
@@ -109,7 +109,7 @@ def test_internal_error_leaves_the_verdicts(gate, tmp_path):
     assert done.returncode == 3
     sentence = json.loads((tmp_path / "r.json").read_text())["sentence"]
     assert sentence == (
-        "Refuse: all 2 checks that ran are green, but 3 selected tests: 2 judged, 0 skipped, 0 crashed, 1 missing "
+        "Refuse: all 3 checks that ran are green, but 3 selected tests: 2 judged, 0 skipped, 0 crashed, 1 missing "
         "(first test_loss_parity[te-current-tiny-emulated]); pytest stopped by an internal error: KeyError: 'plugin'."
     )
     assert sentence in done.stdout
