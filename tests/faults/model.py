@@ -120,7 +120,7 @@ def _everywhere(parts: Parts) -> Parts:
 
 
 def _norm_clipped(parts: Parts) -> Parts:
-    """The gradient of one parameter counts twice for the norm that clips: its buffer is in the list twice."""
+    """Gradients are clipped to nine tenths of the norm that was asked for."""
     step, optimizer = parts.optimizer.step, parts.optimizer
     optimizer.step = lambda clip: step(clip * 0.9)  # type: ignore[method-assign]  # the fault replaces the method of one object
     return parts
