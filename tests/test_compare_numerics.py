@@ -111,7 +111,7 @@ CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpu
 BAND = Band(check=("accumulation",), metric=("fprop bias",), band=0.002, by="gpu", why=WHY)
 WIDE = Rule(check=("accumulation",), metric=("fprop bias",), low=-0.45, high=0.0002, why=WHY)
 GIVES = {"H100": -0.053, "H200": -0.038}
-"""What each GPU model gives. Nobody has measured a B200."""
+"""What each GPU model gives. A B200 was not measured."""
 
 
 def bias(value: float) -> Measurement:
@@ -152,7 +152,7 @@ def moved(trajectory):
     ],
 )  # fmt: skip
 def test_each_side_is_held_to_its_own_gpu_model(moved, old, new, result):
-    """Of a GPU that nobody has measured, the rule alone speaks."""
+    """An unmeasured GPU is judged by the rule alone."""
     found = moved(old, new)
     made = change(found, kind="accumulation")
     assert (made.moved, made.effect, found.code) == result

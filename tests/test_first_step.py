@@ -161,7 +161,7 @@ def probes(early: float, late: float, worst: float | None = None) -> list[Probed
 
 
 def probed_verdict(run, golden, found: list[Probed], **changes: object):
-    """The verdict on three seeds, of which the second has these probes."""
+    """The verdict on three seeds; the second has these probes."""
     given = [{"probes": probes(25.0, 21.0)} if seed != 1 else {"probes": found} | changes for seed in SEEDS]
     runs = [run("te-current", seed, noise=3, **fields) for seed, fields in zip(SEEDS, given, strict=True)]
     return paired.judged(golden, runs, [run(seed=seed) for seed in SEEDS])

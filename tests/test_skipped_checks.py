@@ -7,10 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fp8parity import checks
 from fp8parity.checks import codes
 from fp8parity.recipes import RECIPES
-from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.cell import Execution
 from fp8parity.records.check_names import CHECKS
 from sessions import cell
 
@@ -66,26 +65,3 @@ def test_second_opinion_on_nvfp4_is_tes_reference(session, monkeypatch):
     )
     assert codes.second_opinion(replace(on_gpu, recipe=RECIPES["te-block"])) is None
     assert codes.second_opinion(replace(on_cpu, recipe=RECIPES["ao-rowwise"])) == "the vendor torchao"
-
-
-def of(ranks: int, recipe: str = "te-current", execution: str = "native", model: str = "tiny") -> Cell:
-    return cell(recipe, execution, model).model_copy(update={"ranks": ranks})
-
-
-def test_ids_name_the_ranks_and_a_control_has_as_many():
-    assert [of(n).id for n in (1, 2)] == ["te-current-tiny-native", "te-current-tiny-native-x2"]
-    assert (of(2).label, of(2).control.id, of(2).control.label) == (
-        "te-current native x2",
-        "bf16-tiny-native-x2",
-        "bf16 x2",
-    )
-    assert (
-        Cell.model_validate_json(cell("bf16", "native").model_dump_json(exclude={"ranks"})).ranks == 1
-    )  # an older record
-
-
-@pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])
-def test_each_check_has_the_name_of_its_entry(name):
-    check = checks.get(name)
-    assert (check.name, check.suite, check.ranked) == (name, CHECKS[name].suite, CHECKS[name].ranked)
-    assert (check.suite == "suites/distributed") == check.ranked

@@ -131,7 +131,7 @@ FAULTS = {
     "record without numbers": red(
         lambda f, make: judge(f, [number(make, 1.0, values=[])]), "the check measured nothing"
     ),
-    "number that no row speaks of": red(
+    "number without a row": red(
         lambda f, make: judge(f, [number(make, 1.0, check="gem")]), "no row of the policy mentions 1 of 1 numbers"
     ),
     "number that nobody measured": red(

@@ -63,13 +63,11 @@ def _fault(
 
 BF16 = ("--recipe", "bf16")
 FAULTS = {
-    "recipe that nobody knows": _fault(
-        ("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"
-    ),
-    "model that nobody knows": _fault(("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
+    "unknown recipe": _fault(("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"),
+    "unknown model": _fault(("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
     "one seed": _fault(("--seeds", "1"), 4, "at least two different seeds"),
     "seeds that are no numbers": _fault(("--seeds", "a"), 4, "takes a count (5) or a list"),
-    "corpus that nobody knows": _fault(("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
+    "unknown corpus": _fault(("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
     "nothing ran": _fault(
         ("-m", "b200"), 1, "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is"
     ),
