@@ -201,6 +201,12 @@ GOLDENS = {
             ("tail was lowered in all seeds", _moved_by(0.9995, 240)),
         )
     },
+    **{
+        f"golden of noise {words} times as large": red(
+            _golden(_noise(factor), recorded=True), ("the first losses of seed", "are not te-current's", hint)
+        )
+        for words, factor, hint in (("three", 3.0, "is 0.33 of the golden's"), ("0.3", 0.3, "is 3.3"))
+    },
     "golden edited by hand": refused(
         _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),
         "its checksum does not match its content",
