@@ -15,6 +15,7 @@ from faults import (
     loss_curves,
     losses,
     model,
+    moments,
     operands,
     places,
     references,
@@ -25,7 +26,7 @@ from faults import (
 from faults.fault import Fault, Finding, Look
 
 MODULES = (
-    *(model, operands, gemms, state, checkpoints, places),
+    *(model, operands, gemms, state, checkpoints, places, moments),
     *(losses, identity, first_steps, loss_curves, speeds, gemm_times),
     *(gate, references, requests),
 )
