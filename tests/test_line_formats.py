@@ -92,9 +92,8 @@ def test_order_prefix_and_color_do_not_change_the_run(
             + (f"/{30 if style[1] != ' ' else '30'}" if total and name == "step" and not dicts else "")
             for name, color in zip(names, colors, strict=False)
         ]
-        texts += between.sample(STARTUP, between.randint(0, 2)) + [
-            prefix + (f"{{{comma.join(cells)}}}" if dicts else comma.join(cells))
-        ]
+        line = comma.join(cells)
+        texts += [*between.sample(STARTUP, between.randint(0, 2)), prefix + (f"{{{line}}}" if dicts else line)]
     path = tmp_path_factory.mktemp("lines") / "run.log"
     path.write_text("\n".join(texts) + "\n")
     run = runs.read(path)
