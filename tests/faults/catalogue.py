@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from faults import (
+    arm,
     checkpoints,
     first_steps,
     gate,
@@ -25,7 +26,7 @@ from faults import (
 from faults.fault import Fault, Finding, Look
 
 MODULES = (
-    *(model, operands, gemms, state, checkpoints, places),
+    *(model, arm, operands, gemms, state, checkpoints, places),
     *(losses, identity, first_steps, loss_curves, speeds, gemm_times),
     *(gate, references, requests),
 )
