@@ -6,12 +6,15 @@ import math
 from dataclasses import replace
 
 import pytest
+from fp8parity.gate.fixture import failed
 from fp8parity.judging.causes import BF16_NOISE
 from fp8parity.judging.verdict import Verdict
-from fp8parity.records.cell import Execution
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
+from fp8parity.report.sentence import sentence
 from sessions import measurements, verdict
 
+CELL = Cell(model="tiny", recipe="te-block", execution=Execution.NATIVE)
 H200, XEON = measurements("h200"), measurements("xeon")
 
 
@@ -96,3 +99,23 @@ class TestAccumulation:
         assert causes(verdict(found)) == [
             f"{gemm}: its worst {which} is 12 dB below its expected SQNR, the whole 1.0 dB: some {which}s ({axis}) are wrong"
         ]
+
+
+class TestSentence:
+    def test_the_number_furthest_out_is_in_the_first_sentence(self):
+        found = verdict(
+            changed(record("gemm", "te-block"), {"fprop sqnr @ odd-shape": 20.0, "wgrad sqnr @ odd-shape": 27.0})
+        )
+        text = sentence([found], [])
+        assert text.startswith("Refuse: te-block on one linear fails (gemm: 2 of ")
+        assert ", fprop sqnr @ odd-shape 20 is below [" in text
+        assert "wgrad" not in text
+        assert found.message().startswith("te-block-tiny-native: gemm of one linear fail: ")
+
+    def test_an_exception_is_one_line(self):
+        found = failed(
+            CELL, "gemm", "RuntimeError: CUDA error: invalid argument\nCUDA kernel errors might be\nreported later"
+        )
+        assert found.headline == "RuntimeError: CUDA error: invalid argument"
+        assert found.lines == [("more", "CUDA kernel errors might be\nreported later")]
+        assert failed(CELL, "gemm", "no file").lines == []
