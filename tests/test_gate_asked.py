@@ -106,4 +106,4 @@ def test_sentence_names_tests_that_cannot_run(gate):
     ],
 )
 def test_platform_of_a_marker_expression(expression, platform):
-    assert context._platform_of(expression) == platform
+    assert context.platform_of(expression) == platform

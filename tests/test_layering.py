@@ -30,7 +30,7 @@ ROOMS = {
     "prediction": "recipes workload records",
     "judging": "records runs shipped",
     "planning": "judging records",
-    "report": "judging records",
+    "report": "judging records shipped",
     "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
     "cli": "gate shipped report planning judging runs runner timing prediction checks training recipes workload records did_you_mean",
     "__main__": "cli",
@@ -145,7 +145,7 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
 
 def test_only_the_gate_uses_pytest():
     users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))}
-    names = "context entry fixture results manifest options plugin reporter __init__ schedule selection"
+    names = "context entry fixture results manifest options plugin reporter __init__ schedule selection workers"
     assert users == {f"gate/{name}.py" for name in names.split()}
 
 

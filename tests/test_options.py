@@ -70,7 +70,7 @@ def test_command_line_precedes_the_ini_file(show):
 @pytest.mark.parametrize(
     ("ini", "says"),
     [
-        ("fp8parity_execution = fast\n", "fp8parity_execution = 'fast'"),
+        ("fp8parity_execution = fast\n", "pytest.ini is 'fast': choose from"),
         ("fp8parity_recipe = te-curent\n", "unknown recipe 'te-curent': did you mean te-current"),
         ("fp8parity_seeds = many\n", "--seeds takes a count (5) or a list (3,7,9), not 'many'"),
     ],

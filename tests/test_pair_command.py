@@ -69,7 +69,7 @@ def test_wrong_arguments_are_refused_in_one_line(arguments, words, folder, capsy
 
 def test_imported_runs_give_the_same_verdict(folder, capsys):
     assert main(["import", "bf16", "fp8"]) == 0
-    assert "400 losses in full, steps 1 to 400 every 1" in capsys.readouterr().out
+    assert "400 points, steps 1 to 400 every 1; losses in full" in capsys.readouterr().out
     found = sorted(Path("imported").glob("*.json"))
     assert main(["verdict", "bf16", "fp8"]) == 0
     raw = capsys.readouterr().out
@@ -115,6 +115,6 @@ def test_reports_are_written(folder, capsys):
 
 
 def test_missing_tensorboard_is_named(folder, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_accumulator", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
     assert main(["verdict", "bf16", "fp8"]) == 2
     assert "pip install 'fp8-parity[runs]'" in capsys.readouterr().err

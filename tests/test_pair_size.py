@@ -138,8 +138,9 @@ REFUSED = [
     ({}, {"points": list(range(10, 410, 10))}, "the first is logged every 1 steps, the second every 10 steps"),
     ({}, SHORT, "the first ends at step 40, the second at 38; --until 38 judges"),
     (SHORT, {}, "the first ends at step 38, the second at 40; --until 38 judges"),
-    ({"loss": [math.nan] * 40}, {}, "they share no point with a finite loss"),
-    ({"loss": [2.0] * 39 + [0.0]}, {}, "a loss is not positive"),
+    ({"points": list(range(100, 140))}, {}, "the first ends at step 139, the second at 40"),
+    ({"points": list(range(1, 81, 2))}, {"points": list(range(2, 82, 2))}, "they share no point with a finite loss"),
+    ({"loss": [2.0] * 39 + [-0.1]}, {}, "a loss is not positive"),
     ({}, {"loss": [2.0] * 39 + [-1.0]}, "a loss is not positive"),
 ]
 

@@ -106,7 +106,7 @@ def test_filter_of_the_trainer_is_known_in_all_formats(every, tmp_path):
     steps = range(every, 400 + every, every)
     columns = {
         "train/loss": [0.0 if s == 200 else 2.5 for s in steps],
-        "train/grad_norm": [1.0] * len(steps),
+        "train/grad_norm": [math.nan if s == 200 else 1.0 for s in steps],
         "train/epoch": [0.5] * len(steps),
     }
     rows = [{"train/global_step": s, **{k: v[i] for k, v in columns.items()}} for i, s in enumerate(steps)]

@@ -128,7 +128,7 @@ class TestEmptyFolder:
             "h100",
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        assert "test_loss_parity[te-current-micro-native]" in done.stdout
+        assert "test_loss_parity[te-current-tiny-native]" in done.stdout
 
 
 class TestOtherProjects:

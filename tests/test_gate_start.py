@@ -1,0 +1,221 @@
+"""What a gate runs without options, and what it refuses before any training."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import projects
+import pytest
+from fp8parity import gate as gate_room
+from fp8parity import shipped
+from fp8parity.gate import options, selection, workers
+from fp8parity.gate.context import PluginContext
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.training.hardware import Hardware
+from fp8parity.workload import shapes
+from fp8parity.workload.presets import presets
+from processes import run
+
+GPU, CPU, A100 = Hardware("h100", "cuda:0", (9, 0)), Hardware("cpu", "cpu", None), Hardware("sm_80", "cuda:0", (8, 0))
+
+
+def context(hardware: Hardware = GPU, **given: object) -> PluginContext:
+    blank = dict.fromkeys(PluginContext.__dataclass_fields__)
+    lists = {"model_globs": [], "recipes": [], "corpora": [], "options": [], "models": presets()}
+    made = PluginContext(**{**blank, **lists, "updating": False, **given})  # type: ignore[arg-type]
+    vars(made)["hardware"] = hardware
+    return made
+
+
+def trained(made: PluginContext) -> dict[Execution, set[str]]:
+    """The models that the options select, by the execution of a recipe's cells."""
+    found: dict[Execution, set[str]] = {}
+    for cell in selection.PARAMETERS["trained_cell"].cells(made.models):
+        if not cell.is_control and made.selects(cell, selection.default_models("trained_cell", cell, made)):
+            found.setdefault(cell.execution, set()).add(cell.model)
+    return found
+
+
+SIZES = {"tiny", "mini", "small", "base", "1b"}
+NATIVE, FUSED, EMULATED = Execution.NATIVE, Execution.FUSED, Execution.EMULATED
+
+
+@pytest.mark.parametrize(
+    ("given", "models"),
+    [
+        ({}, {NATIVE: SIZES, FUSED: SIZES}),
+        ({"hardware": CPU, "requested": "h100"}, {NATIVE: SIZES, FUSED: SIZES}),
+        ({"recipes": ["te-current"]}, {NATIVE: SIZES, FUSED: SIZES, EMULATED: {"micro"}}),
+        ({"recipes": ["ao-mxfp8"]}, {NATIVE: SIZES, EMULATED: {"micro"}}),
+        ({"model_globs": ["mini"]}, {e: {"mini"} for e in (NATIVE, FUSED, EMULATED)}),
+        *(
+            (given, {e: {"micro"} for e in (NATIVE, FUSED, EMULATED)})
+            for given in (
+                {"hardware": CPU},
+                {"hardware": A100},
+                {"requested": "cpu"},
+                {"corpora": ["text:a"]},
+                {"updating": True},
+                {"execution": EMULATED},
+            )
+        ),
+    ],
+    ids=str,
+)
+def test_default_models_of_convergence(given, models):
+    assert trained(context(**given)) == models
+
+
+def test_star_selects_no_shape_that_is_only_timed():
+    made = context(model_globs=["*"])
+    timed = set(shapes.known()) - presets().keys() | {"7b-8-layers"}
+
+    def names(parameter: str) -> set[str]:
+        cells = selection.PARAMETERS[parameter].cells(made.models)
+        return {c.model for c in cells if made.selects(c, selection.default_models(parameter, c, made))}
+
+    assert names("trained_cell") == presets().keys() - {"7b-8-layers"}
+    assert names("gemm_cell") & timed == {shapes.GATED_GEMMS}
+    assert context(model_globs=["llama3-70b"]).selects(Cell(model="llama3-70b", recipe="bf16", execution=NATIVE), ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "count"),
+    [
+        (["suites/convergence"], {}, 8),
+        (["suites/convergence", "-m", "cpu"], {"markexpr": "cpu"}, 0),
+        (["suites/convergence"], {"numprocesses": 0}, 0),
+        (["suites/convergence"], {"keyword": "te-block"}, 0),
+        (["suites/convergence"], {"parity_model": ["tiny"]}, 0),
+        (["suites/convergence"], {"usepdb": True}, 0),
+        (["tests"], {}, 0),
+    ],
+    ids=str,
+)
+def test_whole_gate_on_a_gpu_uses_all_cores(monkeypatch, arguments, given, count):
+    monkeypatch.setattr("fp8parity.training.hardware.detect", lambda asked: CPU if asked == "cpu" else GPU)
+    monkeypatch.setattr(Hardware, "gpu_count", property(lambda self: int(self.capability is not None)))
+    monkeypatch.setattr(workers, "cores", lambda: 8)
+    monkeypatch.delenv(workers.WORKER, raising=False)
+    monkeypatch.setattr(options, "value", lambda config, name: getattr(config.option, f"parity_{name}"))
+    free = {"numprocesses": None, "dist": "no", "tx": [], "keyword": "", "usepdb": False, "collectonly": False}
+    option = Namespace(**{**free, "parity_model": [], "markexpr": "", **given})
+    invocation = SimpleNamespace(args=arguments, dir=projects.ROOT)
+    config = SimpleNamespace(option=option, invocation_params=invocation, args=arguments)
+    config.getoption = lambda name: option.markexpr
+    assert workers.chosen(config) == count  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Path:
+    return projects.make(tmp_path_factory.mktemp("project"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            (),
+            "no golden of nano on topics, so nothing could be judged; record it: pytest suites/convergence --model nano",
+        ),
+        (("--corpus", "text:nope.txt"), "corpus text:nope.txt: no such file"),
+        (
+            ("--require", "te-curent-*"),
+            "--require te-curent-* matches no cell that the options select: did you mean te-current",
+        ),
+        (("--require", "te-block-*"), "--require te-block-* matches no cell that the options select"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_judged_is_refused_before_training(project, arguments, says):
+    done = projects.start(project, "--recipe", "te-current", *arguments)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert says in " ".join((done.stdout + done.stderr).split())
+    assert not list(project.glob(".parity/*seed*"))
+
+
+@pytest.mark.slow
+def test_seeds_beyond_the_golden_are_refused_with_the_command(tmp_path):
+    done = run(
+        "pytest", "suites/convergence", "--recipe", "te-current", "--seeds", "99", "--parity-records", str(tmp_path)
+    )
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "record it: pytest suites/convergence --model micro --seeds 99 --golden-update" in said
+
+
+SETTINGS = {
+    "pytest.ini": "[pytest]\nfp8parity_require = te-*-native\n",
+    "pyproject.toml": "[tool.fp8parity]\nrequire = 'te-*-native'\n",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_run_reads_the_settings_and_the_conftest_of_the_folder(tmp_path, name):
+    (tmp_path / name).write_text(SETTINGS[name])
+    (tmp_path / "conftest.py").write_text("def pytest_report_header(config): return 'MINE'\n")
+    asked = ("numerics", "-k", "codes", "--recipe", "ao-tensorwise", "--execution", "emulated")
+    done = run("fp8parity", "run", *asked, cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
+    assert "--require te-*-native matches no cell that the options select" in done.stdout + done.stderr
+    done = run("fp8parity", "run", *asked, "--require", "ao-tensorwise-*", cwd=tmp_path)
+    assert "MINE" in done.stdout and (tmp_path / ".parity").is_dir()
+
+
+@pytest.mark.slow
+def test_settings_do_not_break_other_runs_of_a_strict_project(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-config\nfp8parity_require_numbers = true\n")
+    (tmp_path / "test_own.py").write_text("def test_own(): pass\n")
+    done = run("pytest", "-p", "fp8parity.gate.entry", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ("recipes = ['te-block']", "unknown setting 'recipes': did you mean recipe"),
+        ("require-numbers = 'yes'", "require-numbers takes true or false, not 'yes'"),
+        ("recipe = 3.5", "recipe takes a list of texts, not 3.5"),
+        ("golden-update = true", "unknown setting 'golden-update'"),
+        ("a = b", "pyproject.toml"),
+    ],
+)
+def test_wrong_table_in_pyproject_is_one_sentence(tmp_path, table, says):
+    (tmp_path / "pyproject.toml").write_text(f"[tool.fp8parity]\n{table}\n")
+    with pytest.raises(ValueError, match="pyproject.toml") as error:
+        options.settings(tmp_path)
+    assert says in str(error.value)
+
+
+def test_table_in_pyproject_gives_options(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.fp8parity]\nrecipe = 'te-*'\nseeds = 3\nrequire-numbers = true\n")
+    assert options.settings(tmp_path) == {"recipe": ["te-*"], "seeds": "3", "require-numbers": True}
+
+
+def test_printed_commands_run_where_they_are_printed(monkeypatch, tmp_path):
+    suites = ["suites/numerics", "suites/convergence"]
+    monkeypatch.chdir(shipped.folder("suites").parent)
+    assert (
+        shipped.run_command(suites, ["--corpus", "text:a b"])
+        == "pytest suites/numerics suites/convergence --corpus 'text:a b'"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert shipped.run_command(suites, ["--recipe", "x"]) == "fp8parity run numerics convergence --recipe x"
+    assert shipped.run_command([], ["--recipe", "x"]) == "pytest --recipe x"
+
+
+def test_settings_file_is_that_of_the_repository(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    assert gate_room.ini_file(inner) is None
+    (tmp_path / "a" / ".git").mkdir()
+    assert gate_room.ini_file(inner) is None
+    (tmp_path / "a" / "tox.ini").write_text("[tox]\n")
+    assert gate_room.ini_file(inner) is None
+    (tmp_path / "a" / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    assert gate_room.ini_file(inner) == tmp_path / "a" / "pyproject.toml"
