@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from faults import (
+    arm,
     checkpoints,
     first_steps,
     gate,
@@ -15,6 +16,7 @@ from faults import (
     loss_curves,
     losses,
     model,
+    moments,
     operands,
     places,
     references,
@@ -25,7 +27,7 @@ from faults import (
 from faults.fault import Fault, Finding, Look
 
 MODULES = (
-    *(model, operands, gemms, state, checkpoints, places),
+    *(model, arm, operands, gemms, state, checkpoints, places, moments),
     *(losses, identity, first_steps, loss_curves, speeds, gemm_times),
     *(gate, references, requests),
 )

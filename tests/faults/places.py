@@ -133,7 +133,9 @@ FAULTS = {
         not_quantized("layers.0.mlp.up_proj"), "misplaced fprop @ layers.0.mlp.up_proj"
     ),
     "a layer that should be in BF16 is quantized": placed(
-        quantized("layers.1.mlp.up_proj"), "misplaced wgrad @ layers.1.mlp.up_proj", "fprop of layers.1.mlp.up_proj has"
+        quantized("layers.1.mlp.up_proj"),
+        "misplaced wgrad @ layers.1.mlp.up_proj",
+        "fprop of layers.1.mlp.up_proj in microbatch 0 of step 0 has",
     ),
     "weights with a neighbor expert's scale": of_experts(neighbors_scale("fprop_w"), "dgrad expert gain @ expert 3"),
     "gradients with a neighbor expert's scale": of_experts(neighbors_scale("dgrad_dy"), "wgrad expert gain @ expert 3"),
