@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from curves import curve
@@ -23,7 +24,7 @@ STARTUP = [
 ]
 
 
-def write(path: Path, form: dict, steps: int = 50, startup: bool = True) -> list[float]:
+def write(path: Path, form: dict[str, Any], steps: int = 50, startup: bool = True) -> list[float]:
     made = curve(steps=steps)
     texts = [*(STARTUP if startup else []), *([form["before"]] if "before" in form else [])]
     for s, x, g, r in rows(made):

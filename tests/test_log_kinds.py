@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from curves import curve
@@ -33,11 +34,11 @@ def json_of(make: Callable[[list[float]], object]) -> Text:
     return lambda losses: json.dumps(make(losses))
 
 
-def state(losses: list[float], norms: float = 1.0) -> dict:
+def state(losses: list[float], norms: float = 1.0) -> dict[str, Any]:
     return {"log_history": [{"step": s, "loss": round(x, 4), "grad_norm": norms} for s, x in enumerate(losses, 1)]}
 
 
-def golden(values: object) -> dict:
+def golden(values: object) -> dict[str, Any]:
     return {"start_step": 0, "end_step": N, "step_interval": 1, "values": values}
 
 
@@ -123,7 +124,7 @@ WRITERS: dict[str, tuple[str, Callable[[float], str], Text]] = {
         lambda x: f"lm loss: {x} |" if math.isfinite(x) else "",
         lambda xs: "".join(
             f" iteration {s}/ 200 | consumed samples: {s} | learning rate: 1E-3 | {x} loss scale: 1.0 | grad norm: 1.0 | "
-            f"number of nan iterations: {int(x == '')} |\n"
+            f"number of nan iterations: {int(not x)} |\n"
             for s, x in enumerate(xs)
         ),
     ),

@@ -89,7 +89,10 @@ def wandb(folder: Path) -> Path:
     for name, made in RUNS.items():
         file = folder / "wandb" / f"offline-run-20261122_090000-{name}" / f"run-{name}.wandb"
         file.parent.mkdir(parents=True)
-        rows = ({"_step": str(s), "train/loss": json.dumps(x), "text": json.dumps("x" * 900)} for s, x in enumerate(made.loss))
+        rows = (
+            {"_step": str(s), "train/loss": json.dumps(x), "text": json.dumps("x" * 900)}
+            for s, x in enumerate(made.loss)
+        )
         file.write_bytes(framed(json.dumps(row).encode() for row in ({"name": name}, *rows)))
     return folder / "wandb"
 
