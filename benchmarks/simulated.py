@@ -94,7 +94,16 @@ def noise(model: trials.Model) -> Noise | None:
         for keys, cells in groups.items()
     ]
     recorded = {r.cell: r for pair in model.pairs for r in pair}
+    model = replace(model, golden=_without_first_steps(model.golden))
     return Noise(model, _bf16(model.golden), samples, recorded)
+
+
+def _without_first_steps(golden: Golden) -> Golden:
+    """Return the golden without first steps: a simulated run has those of another seed."""
+    empty: dict[str, list[float]] = {"first_losses": [], "first_gradients": []}
+    runs = [[r.model_copy(update=empty) for r in n.runs] for n in golden.noise]
+    noise = [n.model_copy(update={"runs": r}) for n, r in zip(golden.noise, runs, strict=True)]
+    return golden.model_copy(update={"noise": noise})
 
 
 def held_out(model: trials.Model) -> Noise | None:

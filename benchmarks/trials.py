@@ -115,7 +115,7 @@ def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -
         groups.setdefault(rules.loss_row(run.cell).model_dump_json(), []).append((run, control))
     for found in groups.values():
         if len({run.seed for run, _ in found}) >= spreads.LEAST_SEEDS:
-            made = spreads.measure_noise(found, golden.tail, rules.loss_row(found[0][0].cell).window)
+            made = spreads.measure_noise(found, golden, rules.loss_row(found[0][0].cell).window)
             kept = [made, *kept]  # the first noise of a recipe counts
     return golden.model_copy(update={"noise": kept})
 

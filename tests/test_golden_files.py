@@ -28,7 +28,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One golden of each kind. Tests change copies."""
     folder = tmp_path_factory.mktemp("golden")
     made = golden_of(runner(trajectories.made))
-    write_json(folder / made.path, made)
+    write_json(folder / made.path, made.sealed())
     pooling.store(folder, timings.made(), timings.ROW)
     pooling.store(folder, gemm_records.made(), gemm_records.ROW)
     return folder
@@ -69,10 +69,13 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "seeds.0.validation", [[159, 3.5], [100, 3.6]], "the steps of its validations do not rise"),
     (Golden, "seeds.0.replicas.1.variant", "replica1", "replicas: replica1 appears twice"),
     (Golden, "gradients", [{"metric": "a", "where": "b", "value": "NaN"}], "gradients: a @ b is nan"),
-    (Golden, "noise.0.recipes", ["bf16"], "bf16 is the control"),
-    (Golden, "noise.0.seeds", 25, "24 runs cannot have 25 seeds"),
+    (Golden, "noise.0.runs.0.recipe", "bf16", "bf16 is the control"),
+    (Golden, "noise.0.runs.0.loss", "1 2", "key noise.0: runs.0: 2 windows of losses and 20 of gradient norms"),
+    (Golden, "noise.0.runs.0.loss", "5000000", "key noise.0.runs.0.loss.0: Input should be less than 0.5"),
+    (Golden, "noise.0.runs.0.loss", "1 x", "key noise.0.runs.0.loss: invalid literal"),
+    (Golden, "noise.0.tail_sd", 0.01, "key noise.0.tail_sd: Extra inputs are not permitted"),
     (Golden, "noise.0.window", 16, "20 windows of 16 steps do not make 160 steps"),
-    (Golden, "noise.0.tail_sd", 0.01, "tail_sd 0.01 does not follow from its windows: they have at most"),
+    (Golden, "seeds.0.loss.7", 4.0, "its values do not match their digest: they were edited after"),
     (SpeedGolden, "schema_version", 7, "key schema_version"),
     (SpeedGolden, "gpu", "NVIDIA Other", "it holds NVIDIA Other, base; rename it"),
     (SpeedGolden, "cells", {"te-current sideways": {}}, "cells.te-current sideways"),

@@ -119,7 +119,7 @@ def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Gol
             (golden, "te-nvfp4"),
         )
     ]
-    assert found == [OWN, Prior(1e-5, 6), OWN, Prior(noise.tail_sd, 23), OWN]
+    assert found == [OWN, Prior(1e-5, 6), OWN, noise.prior(golden.tail), OWN]
 
 
 def test_a_recipe_without_measured_noise_says_so(golden: Golden, run: Make):

@@ -54,6 +54,30 @@ def _copied(runs: Runs) -> Runs:
     return [*own, *others.values()]
 
 
+def _mixed(
+    recipe: str, *fields: str, under: str = "te-current", share: float = 1.0, seeds: tuple[int, ...] = (0, 1, 2)
+) -> Callable[[Runs], Runs]:
+    """Numbers of a recipe under the name and inventory of another one, in a ``share``: the rest is BF16's."""
+
+    def plant(runs: Runs) -> Runs:
+        theirs = {r.seed: r for r in calibration("micro") if r.cell.recipe == recipe and not r.variant}
+        controls = {r.seed: r for r in runs if r.cell.is_control}
+        own = [r for r in calibration("micro") if r.cell.recipe == under and not r.variant]
+
+        def between(name: str, seed: int) -> Any:
+            a, b = (getattr(side[seed], name) for side in (controls, theirs))
+            if isinstance(a, dict):
+                return {k: a[k] + share * (b[k] - a[k]) for k in a}
+            if name == "validation":
+                return [(step, v + share * (w - v)) for (step, v), (_, w) in zip(a, b, strict=True)]
+            return [v + share * (w - v) for v, w in zip(a, b, strict=True)]
+
+        changed = {r.seed: {f: between(f, r.seed) for f in fields or NUMBERS} for r in own if r.seed in seeds}
+        return [*controls.values(), *(r.model_copy(update=changed.get(r.seed, {})) for r in own)]
+
+    return plant
+
+
 def _one_seed(runs: Runs) -> Runs:
     return [r for r in runs for _ in range(3) if r.seed == 0]
 
@@ -68,6 +92,9 @@ def _tail(steps: int) -> Change:
 
 
 NO_CONTROL = "no BF16 control of the same machine and packages on record"
+NUMBERS = ("loss", "grad_norm", "validation", "first_gradients")
+"""What a recipe's run has besides its name, inventory and SQNRs."""
+LOSSES = NUMBERS[:3]
 error = partial(fault, kind=Kind.GATE, status="error", blame=Blame.INPUT)
 stale = partial(fault, kind=Kind.GATE, status="stale", blame=Blame.INPUT)
 FAULTS = {
@@ -116,6 +143,47 @@ FAULTS = {
     },
     "runs of another recipe of the set": error(
         _copied, "the losses of seed 0 equal those of ao-rowwise emulated to the bit"
+    ),
+    "runs of ao-rowwise under the name and inventory of te-block": error(
+        _mixed("ao-rowwise", under="te-block"),
+        "the first gradients of seed 0 are those of ao-rowwise",
+        recipe="te-block",
+    ),
+    "runs of te-mxfp8 under the name and inventory of ao-rowwise": error(
+        _mixed("te-mxfp8", under="ao-rowwise"),
+        "the first gradients of seed 0 are those of ao-mxfp8",
+        recipe="ao-rowwise",
+    ),
+    "runs of te-block under the name and inventory of te-current": error(
+        _mixed("te-block"), "the first losses of seed 0 are those of "
+    ),
+    "losses of te-block alone": error(_mixed("te-block", *LOSSES), "the first losses of seed 0 are those of "),
+    "first gradients of te-block alone": error(
+        _mixed("te-block", "first_gradients"), "the first gradients of seed 0 are those of te-block"
+    ),
+    "one seed of te-block": fault(
+        _mixed("te-block", seeds=(1,)), "the first gradients of seed 1 are not te-current's: "
+    ),
+    "one seed of ao-rowwise under te-block": error(
+        _mixed("ao-rowwise", seeds=(1,), under="te-block"),
+        "the first gradients of seed 1 are those of ao-rowwise",
+        recipe="te-block",
+    ),
+    "losses a third of the way from BF16 to te-current": fault(
+        _mixed("te-current", *LOSSES, share=1 / 3), "the first losses of seed 0 are not te-current's: "
+    ),
+    "losses half of the way from BF16 to te-block": error(
+        _mixed("te-block", *LOSSES, share=1 / 2), "the first losses of seed 0 are those of "
+    ),
+    **{
+        f"first gradients {share} times as far from BF16 as te-current's": fault(
+            _mixed("te-current", "first_gradients", share=share), "the first gradients of seed 0 are not te-current's: "
+        )
+        for share in (0.3, 2.0)
+    },
+    "run without a middle validation": error(
+        edit(lambda r: _now(r) | {"validation": [*r.validation[:2], *r.validation[3:]]}, seeds=(1,)),
+        "seed 1: the record lacks the validation of step 149",
     ),
     "run without its early validations": error(
         edit(lambda r: _now(r) | {"validation": r.validation[1:]}), "seed 0: the record lacks the validation of step 49"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.references import store
-from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.loss import Golden, GoldenSeed
+from fp8parity.judging.references.sound_runs import RecipeNoise
 from fp8parity.records.schema import AnyRecord, Measurement
-from fp8parity.records.storage import write_json
+from fp8parity.records.storage import checksum, write_json
 from sessions import GOLDEN
 from two_sides import TOML, runs, save
 
@@ -67,12 +68,13 @@ def micro() -> list[AnyRecord]:
     return [r for r in calibration("micro") if r.cell.recipe in ("bf16", "te-current") and not r.variant]
 
 
-def _golden(change: Callable[[loss_goldens.Golden], loss_goldens.Golden]) -> Plant:
-    """The golden of micro, rewritten with a checksum that is right."""
+def _golden(change: Callable[[Golden], Golden], *, recorded: bool = False) -> Plant:
+    """The golden of micro, edited with a checksum that is right, or ``recorded`` so: with its digest."""
 
     def plant(folder: Path, make: Make) -> list[str]:
         path = copied(folder) / "loss" / "micro-topics.json"
-        write_json(path, change(store.read(path, Golden)))
+        golden = change(store.read(path, Golden))
+        write_json(path, golden.sealed() if recorded else golden)
         return judge(folder, micro(), folder / "golden")
 
     return plant
@@ -86,24 +88,40 @@ def _golden_file(change: Callable[[Path], object]) -> Plant:
     return plant
 
 
-def _last_loss(value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+def write_checked(path: Path, text: str) -> None:
+    """Write a golden with the checksum of its new content."""
+    data = json.loads(text)
+    path.write_text(json.dumps(data | {"checksum": checksum(data)}))
+
+
+def _last_loss(value: float) -> Callable[[Golden], Golden]:
     return lambda g: g.model_copy(
         update={"seeds": [s.model_copy(update={"loss": [*s.loss[:-1], value]}) for s in g.seeds]}
     )
 
 
-def _scheduled(name: str, value: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
+def _scheduled(name: str, value: float) -> Callable[[Golden], Golden]:
     return lambda g: g.model_copy(update={"schedule": g.schedule | {name: value}})
 
 
-def _noise(**changes: object) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
-    """The first spread of the golden, changed."""
-    return lambda g: g.model_copy(update={"noise": [g.noise[0].model_copy(update=changes), *g.noise[1:]]})
+def _noise(factor: float, *fields: str) -> Callable[[Golden], Golden]:
+    """The gaps of all sound runs times a factor."""
+
+    def times(noise: RecipeNoise) -> RecipeNoise:
+        runs = [
+            r.model_copy(update={f: [x * factor for x in getattr(r, f)] for f in fields or GAPS}) for r in noise.runs
+        ]
+        return noise.model_copy(update={"runs": runs})
+
+    return lambda g: g.model_copy(update={"noise": [times(n) for n in g.noise]})
 
 
-def _moved_by(factor: float) -> Callable[[loss_goldens.Golden], loss_goldens.Golden]:
-    def change(s: loss_goldens.GoldenSeed) -> loss_goldens.GoldenSeed:
-        return s.model_copy(update={"loss": [v * factor for v in s.loss], "replicas": []})
+def _moved_by(factor: float, first: int = 0, seeds: Sequence[int] = range(8)) -> Callable[[Golden], Golden]:
+    """BF16's losses times a factor from a step on."""
+
+    def change(s: GoldenSeed) -> GoldenSeed:
+        losses = [*s.loss[:first], *(v * factor for v in s.loss[first:])]
+        return s.model_copy(update={"loss": losses, "replicas": []}) if s.seed in seeds else s
 
     return lambda g: g.model_copy(update={"seeds": [change(s) for s in g.seeds]})
 
@@ -128,6 +146,8 @@ def _metric_lost(folder: Path, make: Make) -> list[str]:
     return ["compare", str(old), str(later), "--golden-dir", str(GOLDEN)]
 
 
+GAPS = ("loss", "grad_norm", "first_losses", "first_gradients")
+EDITED = "micro-topics.json: its values do not match their digest: they were edited after"
 worse = partial(fault, code=1, where="fp8parity compare")
 unclear = partial(fault, code=2, where="fp8parity compare")
 GOLDENS = {
@@ -137,7 +157,7 @@ GOLDENS = {
     "golden of another corpus": red(
         _golden(lambda g: g.model_copy(update={"fingerprint": "other"})), ("stale", "corpus or its tokenizer changed")
     ),
-    "golden of a framework that trained wrongly": red(_golden(_moved_by(1.01)), "the framework changed"),
+    "golden of a framework that trained wrongly": red(_golden(_moved_by(1.01), recorded=True), "the framework changed"),
     "golden with an infinite last loss": refused(
         _golden(_last_loss(math.inf)), ("micro-topics.json: key seeds.0.loss.299", "finite")
     ),
@@ -166,13 +186,27 @@ GOLDENS = {
         ),
         "initial weights: ",
     ),
-    "golden with a spread of NaN": refused(
-        _golden(_noise(tail_sd=math.nan)), "micro-topics.json: key noise.0.tail_sd: "
+    "golden with a gap of NaN": refused(
+        _golden_file(lambda p: write_checked(p, p.read_text().replace('"loss": "', '"loss": "nan ', 1))),
+        "micro-topics.json: key noise.0.runs.0.loss: ",
     ),
-    "golden with a noise that nothing can leave": refused(_golden(_noise(loss=[1.0] * 30)), "key noise.0.loss.0: "),
-    "golden with a spread wider than its windows": refused(
-        _golden(_noise(tail_sd=0.01)), "tail_sd 0.01 does not follow from its windows"
-    ),
+    "golden with a noise that nothing can leave": refused(_golden(_noise(1e5)), "key noise.0.runs.0.loss.0: "),
+    **{
+        f"golden whose {what}": refused(_golden(change), EDITED)
+        for what, change in (
+            ("noise was multiplied by three", _noise(3.0)),
+            ("noise was divided by three", _noise(1 / 3)),
+            ("tail was raised in one seed", _moved_by(1.0005, 240, [0])),
+            ("tail was raised in all seeds", _moved_by(1.0005, 240)),
+            ("tail was lowered in all seeds", _moved_by(0.9995, 240)),
+        )
+    },
+    **{
+        f"golden of noise {words} times as large": red(
+            _golden(_noise(factor), recorded=True), ("the first losses of seed", "are not te-current's", hint)
+        )
+        for words, factor, hint in (("three", 3.0, "is 0.33 of the golden's"), ("0.3", 0.3, "is 3.3"))
+    },
     "golden edited by hand": refused(
         _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),
         "its checksum does not match its content",
