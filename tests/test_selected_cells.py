@@ -99,8 +99,6 @@ TIMED = cell("te-block", "native", "small")
         ("recipe_cell", MINI, [], False, True),
         ("cell", BF16, ["quantized"], False, False),
         ("cell", EMULATED, ["quantized"], False, True),
-        ("cell", BF16, ["control"], False, True),
-        ("cell", EMULATED, ["control"], False, False),
         ("cell", BF16, ["kernels"], False, True),
         ("cell", NATIVE, ["kernels"], False, True),
         ("cell", EMULATED, ["kernels"], False, False),

@@ -24,11 +24,10 @@ def test_defaults(recipe_cell, parity):
     parity.numerics("defaults", recipe_cell)
 
 
-@pytest.mark.control
 def test_canary(cell, parity):
-    """Compare the framework's FP32 values with stored ones.
+    """Compare BF16's training steps with stored values, a recipe's with their replay.
 
-    Of every module, gradient and update, for fixed weights and batches.
+    Of every module, gradient and update. The replay takes the results of the quantized linears from the recipe's steps.
     """
     parity.numerics("canary", cell)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from faults import (
+    arm,
     checkpoints,
     first_steps,
     gate,
@@ -26,7 +27,7 @@ from faults import (
 from faults.fault import Fault, Finding, Look
 
 MODULES = (
-    *(model, operands, gemms, state, checkpoints, places, moments),
+    *(model, arm, operands, gemms, state, checkpoints, places, moments),
     *(losses, identity, first_steps, loss_curves, speeds, gemm_times),
     *(gate, references, requests),
 )

@@ -17,12 +17,13 @@ from fp8parity.judging.references.numbers import MeasuredNumbers, Source
 from fp8parity.judging.verdict import Verdict
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.recipe import Rule
-from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.training.variants import Variant
 from fp8parity.workload.presets import presets
 from reports import provenance
 from sessions import cell, shorten, stored
+from trajectories import NANO
 
 from faults.fault import Bench, Seen, seen_of
 
@@ -100,12 +101,13 @@ class Measured(Numerics):
 
 
 MICRO = presets()["micro"]
-CANARY = Cell(model="micro", recipe="bf16", execution=Execution.NATIVE, corpus=MICRO.corpus)
+MODELS = {"micro": MICRO, "nano": NANO}
 
 
-def canary_of(variant: Variant | None = None) -> list[Measurement]:
-    """The canary's numbers of micro, with a planted change."""
-    spec = RunSpec(RECIPES["bf16"], Execution.NATIVE, torch.device("cpu"), MICRO.model, MICRO.schedule, MICRO.corpus)
+def canary_of(variant: Variant | None = None, recipe: str = "bf16", model: str = "micro") -> list[Measurement]:
+    """The canary's numbers of a cell, with a planted change."""
+    of, execution = MODELS[model], cell(recipe, "native" if recipe == "bf16" else "emulated").execution
+    spec = RunSpec(RECIPES[recipe], execution, torch.device("cpu"), of.model, of.schedule, MICRO.corpus)
     return canary.measure(dataclasses.replace(spec, variant=variant))[0]
 
 
@@ -114,25 +116,36 @@ def sound_canary() -> list[Measurement]:
     return canary_of()
 
 
-def canary_verdict(values: list[Measurement]) -> Verdict:
-    """The verdict on the canary's values, with the sound values as measured numbers."""
+def canary_verdict(values: list[Measurement], recipe: str = "bf16", model: str = "micro") -> Verdict:
+    """The verdict on the canary's values: of BF16 with the sound values as measured numbers, of a recipe by the rules alone."""
+    where = cell(recipe, "native" if recipe == "bf16" else "emulated", model)
 
     def record(of: list[Measurement]) -> Measurements:
-        return Measurements(cell=CANARY, check="canary", values=of, provenance=provenance(), session="s")
+        return Measurements(cell=where, check="canary", values=of, provenance=provenance(), session="s")
 
-    return against(record(sound_canary()), record(values))
+    found = record(values)
+    return (
+        against(record(sound_canary()), found)
+        if recipe == "bf16"
+        else numerics.judge(found, stored()[1], MeasuredNumbers())
+    )
 
 
 @dataclass(frozen=True)
 class Canary:
-    """The canary of micro in BF16. Its place is the first number that is wrong. A plant is a variant, or changes attributes.
+    """The canary of a cell. Its place is the first number that is wrong. A plant is a variant, or changes attributes.
 
     ``alone`` are the only metrics that may be wrong. Without them, any may be.
     """
 
     alone: tuple[str, ...] = ()
     check: str = "canary"
-    where: str = "bf16 on micro"
+    recipe: str = "bf16"
+    model: str = "micro"
+
+    @property
+    def where(self) -> str:
+        return f"{self.recipe} on {self.model}"
 
     def prepare(self, bench: Bench) -> None:
         sound_canary()
@@ -140,11 +153,12 @@ class Canary:
     def __call__(self, plant: Variant | Callable[[pytest.MonkeyPatch], object], bench: Bench) -> Seen:
         if not isinstance(plant, Variant):
             plant(bench.patch)
-        found = canary_verdict(canary_of(plant if isinstance(plant, Variant) else None))
-        seen = seen_of(found)
-        others = {name.split(" @ ")[0] for name in seen.places} - set(self.alone)
+        variant = plant if isinstance(plant, Variant) else None
+        seen = seen_of(canary_verdict(canary_of(variant, self.recipe, self.model), self.recipe, self.model))
+        numbers = tuple(name for name in seen.places if name != "cause")
+        others = {name.split(" @ ")[0] for name in numbers} - set(self.alone)
         assert not (self.alone and others), others
-        return replace(seen, places=seen.places[:1])
+        return replace(seen, places=numbers[:1])
 
 
 def sound(look: Numerics, bench: Bench) -> Verdict:
