@@ -57,7 +57,7 @@ def of_object(path: str, name: str, value: Callable[[Any], Any]) -> Variant:
     return Variant("", "", plant)
 
 
-def converted(change: Callable[[nn.Module], object]) -> Plant:
+def converted(change: Callable[[Any], object]) -> Plant:
     """What the training loop converts is changed after the conversion, if it has quantized linears."""
     real = loop.apply
 
