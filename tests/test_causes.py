@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
+from fp8parity.gate.fixture import failed
+from fp8parity.judging.causes import BF16_NOISE
 from fp8parity.judging.verdict import Verdict
-from fp8parity.records.cell import Execution
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
+from fp8parity.report.sentence import sentence
 from sessions import measurements, verdict
 
+CELL = Cell(model="tiny", recipe="te-block", execution=Execution.NATIVE)
 H200, XEON = measurements("h200"), measurements("xeon")
 
 
@@ -55,18 +60,24 @@ class TestAccumulation:
     """te-block splits its sums, so it may have no bias."""
 
     @pytest.mark.parametrize(
-        ("values", "words"),
+        ("values", "power", "words"),
         [
-            ((-0.002, -0.0246, -0.1, -0.3), "fprop: the bias grows with K (-0.20% at K=512 and -30.00% at K=32768): a short accumulator"),
-            ((-0.01, -0.01, -0.0101, -0.01), "the bias is the same for every K (-1.00% at K=512 and -1.00% at K=32768)"),
-            ((0.01, 0.01, 0.01, 0.01), "a scale, not an accumulator"),
-            ((-0.01, -0.02, -0.005, -0.01), ""),
-            ((-0.01, -0.0145, -0.0152, -0.016), "the bias grows with K (-1.00% at K=512 and -1.60% at K=32768): a short accumulator"),
+            ((-0.002, -0.0246, -0.1, -0.3), 0, "fprop: the bias grows with K (-0.20% at K=512 and -30.00% at K=32768): a short accumulator"),
+            ((-0.01, -0.0145, -0.0152, -0.016), 0, "the bias grows with K (-1.00% at K=512 and -1.60% at K=32768): a short accumulator"),
+            ((0.01, 0.01, 0.01, 0.01), 1e-4, "the bias is the same for every K (+1.00% at K=512 and +1.00% at K=32768): a scale, not an accumulator"),
+            ((-0.01, -0.01, -0.0101, -0.01), 1e-4, "a scale, or sums or results that are rounded towards zero"),
+            ((-0.01, -0.01, -0.0101, -0.01), 0.02, "and its noise power is twice that: signs are wrong"),
+            ((-0.01, -0.02, -0.005, -0.01), 1e-4, ""),
+            # A bias that no scale, no rounding and no sign gives: 1% off in every result would be 40 dB, and 1% of the signs 17 dB.
+            ((-0.01, -0.01, -0.0101, -0.01), 0, ""),
+            ((-0.37, -0.37, -0.37, -0.37), 0.29, ""),
         ],
     )  # fmt: skip
-    def test_the_bias_over_k(self, values, words):
-        by_place = {f"fprop bias @ K={k}": v for k, v in zip((512, 2048, 8192, 32768), values, strict=True)}
-        found = verdict(changed(record("accumulation", "te-block"), by_place))
+    def test_the_bias_over_k(self, values, power, words):
+        lengths = dict(zip((512, 2048, 8192, 32768), values, strict=True))
+        numbers = {f"fprop bias @ K={k}": v for k, v in lengths.items()}
+        numbers |= {f"fprop sqnr @ K={k}": -10 * math.log10(power + BF16_NOISE) for k in lengths}
+        found = verdict(changed(record("accumulation", "te-block"), numbers))
         assert found.status == "fail"
         assert len(causes(found)) == bool(words)
         assert all(words in text for text in causes(found))
@@ -88,3 +99,23 @@ class TestAccumulation:
         assert causes(verdict(found)) == [
             f"{gemm}: its worst {which} is 12 dB below its expected SQNR, the whole 1.0 dB: some {which}s ({axis}) are wrong"
         ]
+
+
+class TestSentence:
+    def test_the_number_furthest_out_is_in_the_first_sentence(self):
+        found = verdict(
+            changed(record("gemm", "te-block"), {"fprop sqnr @ odd-shape": 20.0, "wgrad sqnr @ odd-shape": 27.0})
+        )
+        text = sentence([found], [])
+        assert text.startswith("Refuse: te-block on one linear fails (gemm: 2 of ")
+        assert ", fprop sqnr @ odd-shape 20 is below [" in text
+        assert "wgrad" not in text
+        assert found.message().startswith("te-block-tiny-native: gemm of one linear fail: ")
+
+    def test_an_exception_is_one_line(self):
+        found = failed(
+            CELL, "gemm", "RuntimeError: CUDA error: invalid argument\nCUDA kernel errors might be\nreported later"
+        )
+        assert found.headline == "RuntimeError: CUDA error: invalid argument"
+        assert found.lines == [("more", "CUDA kernel errors might be\nreported later")]
+        assert failed(CELL, "gemm", "no file").lines == []

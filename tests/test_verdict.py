@@ -56,7 +56,7 @@ def test_only_a_red_verdict_has_failing_numbers(status, red):
     assert verdict(status).green is not red
 
 
-REASON = "(gemm: 3 of 21 numbers are outside their bounds)"
+REASON = "(gradients: 3 of 21 numbers are outside their bounds)"
 PARTLY = "; --parity-execution native was asked for, and 2 tests of it cannot run here: te-block (2 tests, needs sm_90)"
 LOST = "2 selected tests: 1 judged, 0 skipped, 0 crashed, 1 missing (first test_x)"
 WHOLE = Outcome(selected=1, judged=1, skipped=0)
@@ -135,13 +135,13 @@ def test_the_sentence_names_the_worst_cell_first():
     ("changes", "text"),
     [
         ({}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
-        ({"moved": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
-        ({"first_out": 0}, "(left the band at step 0, gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
+        ({"blame": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
+        ({"first_out": 0}, "(left the band at step 0; gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
         (
             {"odd_start": "0.5 of the golden's"},
             "(first step: 0.5 of the golden's; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
         ),
-        ({"gap": None, "moved": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),
+        ({"gap": None, "blame": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),
     ],
 )
 def test_a_loss_is_named_with_its_numbers(changes, text):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -85,6 +85,24 @@ class Look(Protocol):
     def __call__(self, plant: Any, bench: Bench) -> Seen: ...
 
 
+KINDS = {
+    "not quantized": "nothing was quantized",
+    "scale": "a scale",
+    "towards zero": "towards zero",
+    "away from zero": "away from zero",
+    "accumulator": "a short accumulator",
+    "signs": "signs",
+    "places": "its worst",
+    "operands": "its operands do not belong together",
+}
+"""The causes that a numerics verdict knows, each with a part of its text."""
+
+
+def kinds(texts: Iterable[str]) -> set[str]:
+    """The causes that texts name."""
+    return {kind for kind, words in KINDS.items() if any(words in text for text in texts)}
+
+
 Words = str | tuple[str, ...]
 """One part of a message, or several."""
 
@@ -94,7 +112,7 @@ class Finding:
     """What one look must say about a fault.
 
     ``place`` must be one of the places that it names, or the metric of one. A ``place`` of "" names none: the headline says all.
-    ``cause`` is part of a cause, ``words`` part of the message. No place may start with one of ``hidden``: these numbers are too coarse
+    ``cause`` is part of a cause, and no cause of another kind may be named, ``words`` part of the message. No place may start with one of ``hidden``: these numbers are too coarse
     for the fault.
     """
 
@@ -115,6 +133,7 @@ class Finding:
             f"the blame is on {seen.blame!r}, not on {self.blame!r}": seen.blame != self.blame,
             f"{self.place!r} is not named": self.place not in named,
             f"no cause says {self.cause!r}": bool(self.cause) and not any(self.cause in text for text in seen.causes),
+            f"other causes are named: {seen.causes}": bool(kinds(seen.causes) - kinds((self.cause,))),
             f"{self.hidden} should not see it": any(
                 name.startswith(self.hidden) for name in seen.places if self.hidden
             ),
@@ -144,8 +163,8 @@ def seen_of(verdict: Verdict) -> Seen:
 
 
 def _blame(verdict: Verdict) -> str:
-    if verdict.loss and verdict.loss.moved:
-        return verdict.loss.moved
+    if verdict.loss and verdict.loss.blame:
+        return verdict.loss.blame
     if verdict.status in ("stale", "no-golden", "error", "inconclusive"):
         return Blame.INPUT
     framework = verdict.cell.is_control or verdict.headline.startswith("BF16")

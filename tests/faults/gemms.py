@@ -65,7 +65,8 @@ OPERANDS = {
         variant_of("te-block", "fprop_x", tile=(0, 0)), gemm("te-block", "fprop sqnr @ uneven-row"), "NeMo AutoModel"
     ),
     "Hadamard of one side only": recipe(
-        variant_of("te-nvfp4", "wgrad_x", hadamard=False), gemm("te-nvfp4", "wgrad sqnr @ gaussian")
+        variant_of("te-nvfp4", "wgrad_x", hadamard=False),
+        gemm("te-nvfp4", "wgrad sqnr @ gaussian", "its operands do not belong together"),
     ),
     "the package changed a default": recipe(
         lambda p: p.setattr(
@@ -99,24 +100,24 @@ LAYOUT = {
         plants.decoded_by(lambda d: d.roll(1, 0)), gemm("te-block", "wgrad sqnr @ heavy-tailed"), "torchao 4229"
     ),
     "a slice of wgrad lost": layout(
-        results(plants.lost_slice), gemm("te-current", "wgrad worst row sqnr @ gaussian"), "TE 1554, 1616"
+        results(plants.lost_slice),
+        gemm("te-current", "wgrad worst row sqnr @ gaussian", "wgrad: its worst row"),
+        "TE 1554, 1616",
     ),
     "one token 10% too large": layout(
         results(lambda y: y[7].mul_(1.1)),
-        gemm("te-current", "fprop worst row sqnr @ gaussian", "some rows (tokens)", hidden=WHOLE),
+        gemm("te-current", "fprop worst row sqnr @ gaussian", "fprop: its worst row", hidden=WHOLE),
     ),
     "one token half too large": layout(
         results(lambda y: y[7].mul_(1.5)), gemm("te-nvfp4", "dgrad worst row sqnr @ gaussian", "wgrad: its worst row")
     ),
     "one feature 10% too large": layout(
         results(lambda y: y[:, 7].mul_(1.1)),
-        gemm(
-            "te-block", "wgrad worst column sqnr @ gaussian", "some columns (output features) are wrong", hidden=WHOLE
-        ),
+        gemm("te-block", "wgrad worst column sqnr @ gaussian", "fprop: its worst column", hidden=WHOLE),
     ),
     "one feature half too small": layout(
         results(lambda y: y[:, 7].mul_(0.5)),
-        gemm("te-nvfp4", "fprop worst column sqnr @ odd-shape", "some columns (input features) are wrong"),
+        gemm("te-nvfp4", "fprop worst column sqnr @ odd-shape", "its worst column"),
     ),
 }
 

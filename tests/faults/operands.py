@@ -11,11 +11,12 @@ from fp8parity.numerics.spec import GEMMS
 from faults import plants
 from faults.fault import Blame, Fault, Finding, Kind
 from faults.looks import Numerics
-from faults.plants import grid, results, rounding, rule, times, variant_of
+from faults.plants import decoded, flipped, grid, results, rounding, rule, times, variant_of
 
 WHOLE = tuple(f"{gemm} sqnr" for gemm in GEMMS)
 """The SQNR of whole GEMMs. Some faults leave all of them inside their limits."""
 TOWARDS_ZERO = "operands, partial sums or results are rounded towards zero"
+SCALE = "for all operands, and otherwise the SQNR is as expected: a scale, not an accumulator"
 UNIFORM_LOSS = "a scale, or sums or results that are rounded towards zero"
 
 
@@ -79,26 +80,40 @@ SCALES = {
     ),
     "scale 1% too large": recipe(
         results(lambda y: y.mul_(1.01)),
-        gemm("te-current", "wgrad gain @ gaussian", "fprop, dgrad, wgrad: a gain of 1.01", hidden=WHOLE)
-        + gemm("te-nvfp4", "fprop gain @ gaussian"),
+        gemm("te-current", "wgrad gain @ gaussian", f"fprop, dgrad, wgrad: a gain of 1.01 {SCALE}", hidden=WHOLE)
+        + gemm("te-nvfp4", "fprop gain @ gaussian", "a scale or a rounding"),
     ),
     "scale 1% too small": recipe(
         results(lambda y: y.mul_(0.99)), gemm("te-block", "fprop gain @ near-zero", UNIFORM_LOSS)
     ),
     "results twice too large": recipe(
         results(lambda y: y.mul_(2)),
-        gemm("te-current", "fprop sqnr @ gaussian", "a gain of 2 for all operands"),
+        gemm("te-current", "fprop sqnr @ gaussian", f"a gain of 2 {SCALE}"),
         "TE 1047",
     ),
+    "NVFP4 activations decoded 0.5% too large": recipe(
+        decoded("fprop_x", 1.005), gemm("te-nvfp4", "fprop gain @ gaussian", "a scale or a rounding")
+    ),
+    "one sign of 500 flipped": recipe(
+        results(flipped),
+        (
+            *gemm("te-current", "fprop sqnr @ gaussian", "the signs of"),
+            Finding(Numerics("accumulation", "te-block"), "fprop bias @ K=512", Blame.RECIPE, cause="signs are wrong"),
+        ),
+    ),
     "results half too small": recipe(
-        results(lambda y: y.mul_(0.5)), gemm("te-nvfp4", "dgrad sqnr @ gaussian", "a gain of 0.5 for all operands")
+        results(lambda y: y.mul_(0.5)), gemm("te-nvfp4", "dgrad sqnr @ gaussian", f"a gain of 0.5 {SCALE}")
     ),
 }
 
 ROUNDING = {
     "truncation": recipe(
         rounding(torch.trunc),
-        gemm("te-current", "fprop gain @ gaussian", "fprop: results are too small by 7.90% to 8.80%")
+        gemm(
+            "te-current",
+            "fprop gain @ gaussian",
+            f"fprop: results are too small by 7.90% to 8.80%, and otherwise the SQNR is as expected: {TOWARDS_ZERO}",
+        )
         + gemm("te-block", "wgrad gain @ odd-shape", TOWARDS_ZERO),
     ),
     "ties away from zero": recipe(

@@ -92,6 +92,24 @@ def cut(y: Tensor) -> None:
     y.copy_((y.float().view(torch.int32) & ~0x1FFFF).view(torch.float32))
 
 
+def flipped(y: Tensor) -> None:
+    """One of 500 values has the wrong sign."""
+    y.view(-1)[::500] *= -1
+
+
+def decoded(name: str, factor: float) -> Plant:
+    """The operand ``name`` is decoded this many times too large."""
+
+    def change(real: Callable[..., Any]) -> Callable[..., Any]:
+        def operand(self: EmulatedLinear, which: str, x: Tensor) -> Any:
+            data, outer = real(self, which, x)
+            return data, outer * factor if which == name else outer
+
+        return operand
+
+    return method(EmulatedLinear, "operand", change)
+
+
 def short_accumulator(bits: int) -> Plant:
     """One chain of sums that are truncated to ``bits`` fraction bits, in steps of 32 products."""
 
