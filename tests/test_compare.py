@@ -122,7 +122,7 @@ def test_a_silent_fall_back_trains_well_and_is_no_gain(runs, side, effect, code)
     sides[side] = [r if r.cell.recipe == "bf16" else r.model_copy(update={"loss": bf16[r.seed]}) for r in sides[side]]
     found = compared(*sides)
     assert (change(found).effect, found.code) == (effect, code)
-    assert f"in {('OLD', 'NEW')[side]} the losses equal BF16's to the bit" in change(found).notes[0]
+    assert f"in {('OLD', 'NEW')[side]} the losses of seed 0 equal BF16's to the bit" in change(found).notes[0]
 
 
 @pytest.mark.parametrize("field", ["initial_weights", "spec_hash", "fingerprint"])

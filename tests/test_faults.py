@@ -86,7 +86,7 @@ def test_a_recipe_with_a_replica_is_green(replica: str):
 def test_a_replica_is_green(replica: str):
     """One weight that moved by one ulp is no fault."""
     found = as_bf16(replica)
-    assert (found.status, found.loss and found.loss.moved) == ("pass", "no change beyond the margin"), found.message()
+    assert (found.status, found.loss and found.loss.blame) == ("pass", "no change beyond the margin"), found.message()
 
 
 def test_the_schedule_of_micro_is_accepted():

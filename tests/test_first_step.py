@@ -93,7 +93,7 @@ def test_a_ratio_at_the_edge_of_its_rule_is_inside(verdict, ratio, status):
 
 def test_bf16_is_held_to_its_golden(verdict):
     found = verdict((1.0, 1.02, 1.0), table(bf16=1.0), recipe="bf16")
-    assert (found.status, found.loss.moved) == ("drift", "the framework changed, not the recipe")
+    assert (found.status, found.loss.blame) == ("drift", "the framework changed, not the recipe")
     assert (
         found.headline
         == "BF16's own gradient of the first step is not its golden's: the framework changed, not the recipe"
@@ -104,7 +104,7 @@ def test_bf16_is_held_to_its_golden(verdict):
 @pytest.mark.parametrize("ratio", [1.0, 0.96], ids=["the recipe stayed", "the recipe went along"])
 def test_a_control_that_starts_wrong_is_the_framework(verdict, ratio):
     found = verdict((ratio,) * 3, table(bf16=1.0, te_current=1.0), control=0.96)
-    assert (found.status, found.loss.moved) == ("drift", "the framework changed, not the recipe")
+    assert (found.status, found.loss.blame) == ("drift", "the framework changed, not the recipe")
     assert "gradient norm 0.9600x its golden's" in found.loss.odd_start
 
 
@@ -193,9 +193,10 @@ def test_a_change_within_the_limits_is_green_and_one_beyond_is_red(run, golden, 
     assert [f.value for f in made.failing] == pytest.approx([] if words is None else [value], nan_ok=True)
     if words:
         assert (
-            words in f"{made.headline}|" and dict(made.lines)["arithmetic"] == some(made.loss).changed == made.headline
+            words in f"{made.headline}|"
+            and dict(made.lines)["arithmetic"] == some(made.loss).odd_gradient == made.headline
         )
-        assert some(made.loss).moved == "the recipe changed, not the framework"
+        assert some(made.loss).blame == "the recipe changed, not the framework"
 
 
 def test_a_run_that_could_not_be_probed_says_why(run, golden):
@@ -210,7 +211,7 @@ def test_a_run_that_could_not_be_probed_says_why(run, golden):
 def test_a_recipe_that_changed_beside_a_framework_that_moved_is_a_fault_of_both(run, golden):
     runs = [run("te-current", s, noise=3, change=0.01, probes=probes(25.0, inf)) for s in SEEDS]
     made = paired.judged(golden, runs, [run(seed=s, change=0.01) for s in SEEDS])
-    assert (made.status, some(made.loss).moved) == ("fail", "framework and recipe changed")
+    assert (made.status, some(made.loss).blame) == ("fail", "framework and recipe changed")
     assert made.failing[-1].metric == "arithmetic"
 
 

@@ -121,7 +121,7 @@ def scaled(run: Trajectory, factor: float) -> Trajectory:
 def test_a_run_off_its_number_is_red_and_the_recipe_moved():
     assert verdict(mini())[0].status == "pass"
     red, detail = verdict(mini(late=2))
-    assert (red.status, detail.moved) == ("fail", "the recipe changed, not the framework")
+    assert (red.status, detail.blame) == ("fail", "the recipe changed, not the framework")
     assert red.headline.startswith(
         "the recipe's gradient has an SQNR of 23.2 dB to BF16's in step 199, +2.0 dB from its number (measured 21.1756 +- 1.25"
     )
@@ -148,7 +148,7 @@ def test_a_cell_with_one_run_gives_its_numbers():
 def test_a_framework_that_moved_is_not_blamed_on_the_recipe():
     """BF16 has other weights then, and the numbers say nothing about its gradients."""
     found, detail = verdict(mini(late=2, bf16=1.02))
-    assert (found.status, detail.changed) == ("drift", None)
+    assert (found.status, detail.odd_gradient) == ("drift", None)
 
 
 def test_a_set_gives_a_number_for_each_seed_and_step():

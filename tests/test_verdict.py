@@ -135,13 +135,13 @@ def test_the_sentence_names_the_worst_cell_first():
     ("changes", "text"),
     [
         ({}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
-        ({"moved": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
+        ({"blame": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
         ({"first_out": 0}, "(left the band at step 0; gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
         (
             {"odd_start": "0.5 of the golden's"},
             "(first step: 0.5 of the golden's; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
         ),
-        ({"gap": None, "moved": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),
+        ({"gap": None, "blame": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),
     ],
 )
 def test_a_loss_is_named_with_its_numbers(changes, text):

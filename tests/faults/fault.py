@@ -163,8 +163,8 @@ def seen_of(verdict: Verdict) -> Seen:
 
 
 def _blame(verdict: Verdict) -> str:
-    if verdict.loss and verdict.loss.moved:
-        return verdict.loss.moved
+    if verdict.loss and verdict.loss.blame:
+        return verdict.loss.blame
     if verdict.status in ("stale", "no-golden", "error", "inconclusive"):
         return Blame.INPUT
     framework = verdict.cell.is_control or verdict.headline.startswith("BF16")
