@@ -31,7 +31,7 @@ def table(corpus: str = "topics", metric: str = "first gradient norm", **expect:
     """Rules that expect a ratio of the nano model, by recipe, +- 0.01."""
     rules = [
         Rule(
-            check=("loss parity",), metric=(metric,), where=("nano",), corpus=(corpus,), recipe=(name.replace("_", "-"),), low=value - 0.01,
+            check=("loss parity",), metric=(metric,), model=("nano",), corpus=(corpus,), recipe=(name.replace("_", "-"),), low=value - 0.01,
             high=value + 0.01, why="a made-up bound",
         )
         for name, value in expect.items()

@@ -50,6 +50,7 @@ def test_lines_of_a_framework_are_read(name, tmp_path):
     assert (run.step_key, run.loss_key) == (form["step"], form["loss"])
     each = form.get("points", 1)
     counts = {"rows": range(1, 51), "tokens": range(256, 50 * 256 + 1, 256)}
+    counts["samples"] = counts["tokens"]
     assert run.points == list(counts.get(form.get("count", ""), range(1, 50 * each + 1)))
     assert run.loss == pytest.approx([x for x in expected for _ in range(each)], rel=5e-4, abs=5e-4)
     assert (run.missing, run.not_finite, run.empty, run.replaced, run.axis) == (

@@ -42,7 +42,7 @@ def golden(values: object) -> dict[str, Any]:
     return {"start_step": 0, "end_step": N, "step_interval": 1, "values": values}
 
 
-HEAD = "".join(f"loading shard {i} of 4000 took {i / 7:.3f} s, 12 tensors\n" for i in range(4000))
+HEAD = "".join(f"loading shard {i} of 4000 took {i / 7:.3f} s, 12 tensors\n" for i in range(8000))
 LAYOUTS: dict[str, tuple[str, Text, int]] = {
     "epochs": ("a.csv", text_of("{e},{p},{x}\n", before="epoch,step,loss\n"), 0),
     "epochs by samples": ("a.csv", text_of("{s}00,{p},{x}\n", before="consumed_samples,step,loss\n"), 0),

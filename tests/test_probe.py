@@ -20,7 +20,7 @@ from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.numerics.spec import LinearSpec
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Trajectory
-from fp8parity.training import loop, probe
+from fp8parity.training import loop, probe, step
 from fp8parity.training.variants import Parts, Variant
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
@@ -58,9 +58,9 @@ def controls() -> list[Trajectory]:
     return [micro("bf16", seed=seed) for seed in (0, 1)]
 
 
-def judged(variant: Variant | None) -> Verdict:
-    """The verdict on two seeds of te-current beside BF16, which is its own golden."""
-    runs = [micro("te-current", variant, seed=seed).model_copy(update={"variant": ""}) for seed in (0, 1)]
+def judged(variant: Variant | None, recipe: str = "te-current") -> Verdict:
+    """The verdict on two seeds of a recipe beside BF16, which is its own golden."""
+    runs = [micro(recipe, variant, seed=seed).model_copy(update={"variant": ""}) for seed in (0, 1)]
     row = LossRow(margin=0.01, seeds=(2,), window=4, min_loss_drop=0, why="a run of 16 steps")
     return loss.judge(
         runs, controls(), from_runs(controls(), []), Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers()
@@ -86,6 +86,23 @@ def test_a_fault_after_the_first_validation_is_found(change, words, eager, monke
     found = judged(after(8, change))
     assert found.status == "fail" and words in found.headline, found.message()
     assert [f.metric for f in found.failing] == ["arithmetic"]
+
+
+def test_a_noise_that_starts_again_in_each_step_is_found(eager, monkeypatch):
+    """The first step is sound, so no single number shows it."""
+    real = step.update
+
+    def again(converted, *rest):
+        converted.generator.manual_seed(0)
+        return real(converted, *rest)
+
+    assert judged(None, "te-nvfp4").status == "pass"
+    monkeypatch.setattr(step, "update", again)
+    found = judged(None, "te-nvfp4")
+    assert found.status == "fail"
+    assert found.headline.startswith("stochastic rounding has the same noise in steps 7 and 15 (seed 0)"), (
+        found.message()
+    )
 
 
 @pytest.mark.parametrize(("recipe", "accumulation"), [("te-delayed", 1), ("te-nvfp4", 2)])

@@ -25,7 +25,7 @@ DIALECT = re.compile(
 POLICY_WORDS = set(
     re.findall(
         r"\w+",
-        "alike always base better bf16 by complete context drop equal error gemm high learned least loss low memory metric min "
+        "alike always base better bf16 by complete context drop equal error gemm high learned least loss low max mean memory metric min "
         "name norm number place replicas sd seeds shown slack speed step trend unit where why",
     )
 )

@@ -57,7 +57,7 @@ def of_object(path: str, name: str, value: Callable[[Any], Any]) -> Variant:
     return Variant("", "", plant)
 
 
-def converted(change: Callable[[nn.Module], object]) -> Plant:
+def converted(change: Callable[[Any], object]) -> Plant:
     """What the training loop converts is changed after the conversion, if it has quantized linears."""
     real = loop.apply
 
@@ -158,6 +158,10 @@ def first_lost(real: Any, made: Any, optimizer: Any, schedule: Any, batches: Any
     return real(made, optimizer, schedule, batches[1:], *loss)
 
 
+def shifted_rows(real: Any, made: Any, optimizer: Any, schedule: Any, batches: Any, *loss: Any) -> Tensor:
+    return real(made, optimizer, schedule, [(x.roll(1, 0), y.roll(1, 0)) for x, y in batches], *loss)
+
+
 def unclipped(real: Any, made: Any, optimizer: Any, schedule: Any, batches: Any, *loss: Any) -> Tensor:
     return real(made, optimizer, dataclasses.replace(schedule, clip=1e9), batches, *loss)
 
@@ -226,6 +230,7 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "sums in BF16": (
         of_object("optimizer", "gather", rounded_sums), "gradient sum gain @ embedding.weight", "the sum over the microbatches",
     ),
+    "tokens of the next rows": (stepped(shifted_rows), "tokens sqnr @ embedding", "other tokens"),
     "clipping does not act": (stepped(unclipped), UPDATE, "clipping"),
     "norms decay": (Variant("", "", decayed_norms), f"update gain @ {BLOCK}.attention_norm.weight", "only norms and biases"),
     "decay of matrices 5% large": (models.optimizer(weight_decay=1.05), UPDATE, "only matrices"),

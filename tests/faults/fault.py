@@ -93,6 +93,7 @@ KINDS = {
     "accumulator": "a short accumulator",
     "signs": "signs",
     "places": "its worst",
+    "repeated": "in every pass",
     "operands": "its operands do not belong together",
 }
 """The causes that a numerics verdict knows, each with a part of its text."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import torch
+from fp8parity.numerics import scaling
 from fp8parity.numerics.spec import BF16, Operand
 from fp8parity.recipes import RECIPES, Recipe
 
 from faults import plants
 from faults.fault import Blame, Fault, Finding, Kind
 from faults.looks import EXTRA, Measured, Numerics
-from faults.operands import TOWARDS_ZERO, UNIFORM_LOSS, WHOLE, gemm
-from faults.plants import operand, prepared, results, variant_of
+from faults.operands import TOWARDS_ZERO, UNIFORM_LOSS, WHOLE, codes, gemm
+from faults.plants import Plant, operand, prepared, results, variant_of
 
+SHAPE = scaling.tile_shape
 E5M2_BLOCK, E4M3_TENSOR = Operand("e5m2", (1, 128), "te-pow2"), Operand("e4m3", scale="te-fp32")
 
 
@@ -24,6 +27,11 @@ recipe, layout, framework = (partial(Fault, kind) for kind in (Kind.RECIPE, Kind
 def spec_of(recipe: str, name: str) -> Recipe:
     """The spec of one recipe under the name of another one, on this project's emulation."""
     return replace(RECIPES[recipe], name=RECIPES[EXTRA[name]].name, vendor_emulation=False, adapter="", native=None)
+
+
+def tiles_of(change: Callable[[tuple[int, int]], tuple[int, int]]) -> Plant:
+    """The quantizer takes other tiles than the recipe's."""
+    return lambda patch: patch.setattr(scaling, "tile_shape", lambda op, shape: change(SHAPE(op, shape)))
 
 
 OPERANDS = {
@@ -83,6 +91,12 @@ OPERANDS = {
 
 
 LAYOUT = {
+    "tiles of rows and columns exchanged": layout(
+        tiles_of(lambda size: size[::-1]), codes("te-mxfp8", "differing scales @ fprop_x")
+    ),
+    "tiles twice as wide": layout(
+        tiles_of(lambda size: (size[0], 2 * size[1])), codes("te-block", "differing codes @ wgrad_dy")
+    ),
     "row scales on the wrong axis": layout(
         prepared(lambda op: op.tile == (1, 0), plants.transposed),
         gemm("core-rowwise", "fprop sqnr @ uneven-row"),

@@ -118,14 +118,14 @@ def first_gradient_lost(place: str) -> Change:
 
 def shared_scale(model: nn.Module) -> None:
     """The weights of q and k have the scale of the larger one."""
-    q, k = (model.get_submodule(name) for name in (Q, K))
-    for linear in (q, k):
+    weights = [model.get_parameter(f"{name}.weight") for name in (Q, K)]
 
-        def to(x: Tensor, op: Operand) -> Prepared:
-            amax = torch.maximum(q.weight.abs().amax(), k.weight.abs().amax()).float()
-            return emulation.prepare(x, replace(op, history=0), SCALE_RULES[op.scale](amax, FORMATS[op.format]))[:2]
+    def to(x: Tensor, op: Operand) -> Prepared:
+        amax = torch.stack([w.detach().abs().amax() for w in weights]).amax().float()
+        return emulation.prepare(x, op, SCALE_RULES[op.scale](amax, FORMATS[op.format]))[:2]
 
-        operands(Q if linear is q else K, "fprop_w", to=to)(model)
+    for name in (Q, K):
+        operands(name, "fprop_w", to=to)(model)
 
 
 def stale(linear: EmulatedLinear) -> None:

@@ -137,7 +137,24 @@ ROUNDING = {
         grid(lambda x, fmt: x * 0, stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian"), "TE 3281"
     ),
     "stochastic rounding rounds to nearest": recipe(
-        grid(lambda x, fmt: plants.ROUND(x, fmt), stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian")
+        grid(lambda x, fmt: plants.ROUND(x, fmt), stochastic=True),
+        gemm(
+            "te-nvfp4",
+            "dgrad sqnr @ gaussian",
+            "dgrad, wgrad: stochastic rounding gives the same result in every pass: it rounds to nearest",
+        ),
+    ),
+    "the same noise for each tensor": recipe(
+        plants.same_noise(1),
+        gemm(
+            "te-nvfp4",
+            "dgrad averaging gain @ gaussian",
+            "dgrad, wgrad: stochastic rounding gives the same result in every pass: its noise repeats",
+            hidden=WHOLE,
+        ),
+    ),
+    "two noises in turns": recipe(
+        plants.same_noise(2), gemm("te-nvfp4", "dgrad averaging gain @ gaussian", hidden=WHOLE)
     ),
 }
 

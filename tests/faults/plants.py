@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -108,6 +109,23 @@ def decoded(name: str, factor: float) -> Plant:
         return operand
 
     return method(EmulatedLinear, "operand", change)
+
+
+def same_noise(count: int) -> Plant:
+    """Each tensor gets one of ``count`` noises, in turns: a generator that is seeded too often."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        uses = Counter[Operand]()
+
+        def prepare(x: Tensor, op: Operand, scale: Any = None, generator: Any = None) -> Any:
+            if op.stochastic:
+                uses[op] += 1
+                generator.manual_seed(uses[op] % count)
+            return PREPARE(x, op, scale, generator)
+
+        patch.setattr(emulation, "prepare", prepare)
+
+    return plant
 
 
 def short_accumulator(bits: int) -> Plant:

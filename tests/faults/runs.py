@@ -42,12 +42,12 @@ def as_bf16(variant: str) -> Verdict:
     return verdict
 
 
-def in_a_recipe(variant: str) -> Verdict:
-    """The verdict on te-current if its runs had, in addition, the gaps that this variant had in BF16."""
+def in_a_recipe(variant: str, name: str = "te-current") -> Verdict:
+    """The verdict on a recipe if its runs had, in addition, the gaps that this variant had in BF16."""
     plain = {r.seed: r for r in calibration("micro") if r.cell.is_control and not r.variant}
-    recipe = {r.seed: r for r in calibration("micro") if r.cell.recipe == "te-current"}
+    recipe = {r.seed: r for r in calibration("micro") if r.cell.recipe == name}
     runs = [_combined(recipe[r.seed], r, plain[r.seed]) for r in calibration("micro") if r.variant == variant]
-    return judged([*runs, *plain.values()], "te-current")
+    return judged([*runs, *plain.values()], name)
 
 
 def _combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajectory:
@@ -92,12 +92,16 @@ class RecordedBF16(Ready):
 
 @dataclass(frozen=True)
 class RecordedRecipe(Ready):
-    """The same gaps in te-current alone."""
+    """The same gaps in one recipe alone."""
 
-    where: str = "recorded runs of te-current on micro"
+    recipe: str = "te-current"
+
+    @property
+    def where(self) -> str:
+        return f"recorded runs of {self.recipe} on micro"
 
     def __call__(self, plant: Variant, bench: Bench) -> Seen:
-        return seen_of(in_a_recipe(plant.name))
+        return seen_of(in_a_recipe(plant.name, self.recipe))
 
 
 @dataclass(frozen=True)
