@@ -51,7 +51,7 @@ def main(paths: list[Path]) -> None:
                     own[trait].append((like.share, name))
                     others[trait] += [(like.away(n) / d, f"{name}, {n}") for n, d in like.apart.items()]
                     for n in like.others:
-                        pairs[trait, *sorted((cell.recipe, n))].append(n in like.apart)
+                        pairs[trait, min(cell.recipe, n), max(cell.recipe, n)].append(n in like.apart)
     for trait in own:
         print(f"{trait}: {len(own[trait])} runs, furthest from their own: {max(own[trait])}")
         print(f"{trait}: {len(others[trait])} pairs of a run and another recipe, nearest: {min(others[trait])}")
