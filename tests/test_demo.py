@@ -13,7 +13,7 @@ def test_demo_accepts_the_sound_recipe_and_refuses_the_fault(tmp_path):
     done = run("fp8parity", "demo", cwd=tmp_path, COLUMNS="120")
     assert done.returncode == 0, done.stdout + done.stderr
     words = [line.split() for line in done.stdout.splitlines()]
-    status = {line[-6]: line[0] for line in words if line and line[0] in ("pass", "fail")}
+    status = {line[-5]: line[0] for line in words if line and line[0] in ("pass", "fail")}
     assert status == {"bf16": "pass", demo.RECIPE: "pass", demo.FAULTY: "fail"}
     assert "the recipe changed, not the framework" in " ".join(done.stdout.split())
     assert demo.FAULTY in (tmp_path / "fp8parity-demo.html").read_text()
