@@ -19,7 +19,7 @@ PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "golden/README.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
-LANGUAGES = {"sh", "text", "python", "toml", "yaml", "json", ""}
+LANGUAGES = {"{eval-rst}", "{toctree}", "sh", "text", "python", "toml", "yaml", "json", ""}
 VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{[^}]*\}|\$\w+")
 PREFIX = re.compile(r"\w+=.*|srun|-.*|run:|\|")
 FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.S | re.M)

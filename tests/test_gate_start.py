@@ -62,7 +62,6 @@ NATIVE, FUSED, EMULATED = Execution.NATIVE, Execution.FUSED, Execution.EMULATED
             )
         ),
     ],
-    ids=str,
 )
 def test_default_models_of_convergence(given, models):
     assert trained(context(**given)) == models

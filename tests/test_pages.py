@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
 import runpy
 import subprocess
 import sys
 import zipfile
-from functools import cache
 from pathlib import Path
 from typing import get_args
 
+import fp8parity
 import pytest
 import yaml
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
@@ -160,34 +161,31 @@ def test_judging_needs_only_the_packages_that_the_page_names():
     assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= set(names.split())
 
 
-MODULE = runpy.run_path(str(ROOT / "benchmarks" / "readme_table.py"))
+MODULE = runpy.run_path(str(ROOT / "benchmarks" / "gap_tables.py"))
 DAY = datetime.date(2026, 11, 22)
 """Known failures end, but the README's tables stay."""
 
 
-@cache
-def report(name: str):
-    return MODULE["report"](DAY, RECORDS / f"{name}.zip")
+@pytest.mark.slow
+def test_tables_are_those_of_the_records():
+    lines = MODULE["gaps"](MODULE["report"](DAY, RECORDS / "h200-experts.zip"))
+    assert len(lines) == 8 and "\n".join(lines) in (ROOT / "docs" / "recipes.md").read_text()
+    assert MODULE["page"](DAY) == (ROOT / "docs" / "gaps.md").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "table", "rows", "page"),
-    [
-        ("h200", "gaps", 13, "README.md"),
-        ("h200-throughput", "speeds", 9, "README.md"),
-        ("h200-experts", "gaps", 6, "docs/recipes.md"),
-    ],
-)
-def test_table_is_that_of_the_records(name, table, rows, page):
-    lines = MODULE[table](report(name))
-    assert len(lines) == 2 + rows and report(name).green
-    assert "\n".join(lines) in (ROOT / page).read_text()
-
-
-@pytest.mark.slow
-def test_readme_states_the_number_of_checks():
-    assert f"All {len(report('h200').verdicts)} checks of this set are green" in (ROOT / "README.md").read_text()
+def test_site_is_built_without_a_warning(tmp_path):
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(ROOT / "docs"), str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT / "fixtures")}
+    )
+    assert done.returncode == 0, done.stderr
+    index = (tmp_path / "index.html").read_text()
+    pages = {str(p.relative_to(ROOT / "docs").with_suffix(".html")) for p in (ROOT / "docs").rglob("*.md")}
+    assert [page for page in pages - {"index.html"} if f'href="{page}"' not in index] == []
+    names = (tmp_path / "api.html").read_text()
+    assert [name for name in fp8parity.__all__ if name != "__version__" and f"fp8parity.{name}" not in names] == []
+    assert "https://" not in (tmp_path / "search.html").read_text().partition("<body")[0]
 
 
 def test_first_table_is_that_of_the_records(tmp_path, capsys, monkeypatch):

@@ -117,3 +117,21 @@ def test_filter_of_the_trainer_is_known_in_all_formats(every, tmp_path):
     ):
         assert run.not_finite == [200]
         assert ("logging_nan_inf_filter" in run.hides) == (every > 1)
+
+
+BETWEEN = [
+    ("step {s} loss {x:.5f}\n", "saved a checkpoint at step {s} in 3.2 s\n"),
+    ("step {s} loss {x:.5f}\n", "step {s} memory 12.5 GB\n"),
+    ("step {s} loss {x:.5f} lr 1e-3\n", "step {s} | val_loss 3.1 | lr 1e-3\n"),
+    ("step {s} loss {x:.5f} lr 1e-3\n", "step {s} lr 1e-3\n"),
+    ('{{"step": {s}, "loss": {x}, "lr": 0.1}}\n', '{{"step": {s}, "eval_loss": 3.1, "lr": 0.1}}\n'),
+]
+
+
+@pytest.mark.parametrize(("line", "between"), BETWEEN)
+def test_lines_of_a_step_without_a_loss_are_no_nan(line, between, tmp_path):
+    path = tmp_path / "run.log"
+    losses = curve(steps=50).loss
+    path.write_text("".join(line.format(s=10 * s, x=x) + between.format(s=10 * s + 5) for s, x in enumerate(losses)))
+    run = runs.read(path)
+    assert (run.points, run.not_finite) == (list(range(0, 500, 10)), []) and run.loss == pytest.approx(losses, abs=1e-5)
