@@ -95,6 +95,7 @@ NO_CONTROL = "no BF16 control of the same machine and packages on record"
 NUMBERS = ("loss", "grad_norm", "validation", "first_gradients")
 """What a recipe's run has besides its name, inventory and SQNRs."""
 LOSSES = NUMBERS[:3]
+PROBES = [Probed(step=n, sqnr=25.0, worst=20.0, where="layers.0.mlp.up_proj.weight") for n in (10, 299)]
 error = partial(fault, kind=Kind.GATE, status="error", blame=Blame.INPUT)
 stale = partial(fault, kind=Kind.GATE, status="stale", blame=Blame.INPUT)
 FAULTS = {
@@ -187,6 +188,23 @@ FAULTS = {
     ),
     "run without its early validations": error(
         edit(lambda r: _now(r) | {"validation": r.validation[1:]}), "seed 0: the record lacks the validation of step 49"
+    ),
+    "gradient norms of BF16": error(
+        _mixed("te-current", "grad_norm", share=0.0), "the gradient norms of seed 0 equal BF16's to the bit"
+    ),
+    "validations of BF16": error(
+        _mixed("te-current", "validation", share=0.0), "the validation losses of seed 0 equal BF16's to the bit"
+    ),
+    "one seed without gradient checks": error(
+        edit(lambda r: {"probes": PROBES}, seeds=(0, 2)), "seed 1: the record lacks its gradient checks"
+    ),
+    "run without one hyper-parameter": error(
+        edit(
+            lambda r: {
+                "hyperparameters": {"beta1": (0.9, 0.9)} | {"beta2": (0.95, 0.95)} if r.seed else {"beta1": (0.9, 0.9)}
+            }
+        ),
+        "seed 0: the record lacks the hyper-parameter beta2, which seed 1 holds",
     ),
     "run without its last gradient check": error(
         edit(lambda r: {"probes": [Probed(step=10, sqnr=25.0, worst=20.0, where="layers.0.mlp.up_proj.weight")]}),
