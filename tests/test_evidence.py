@@ -53,10 +53,12 @@ def test_exact_rules_fail_sound_runs_and_wide_rules_miss_faults():
 
 @pytest.mark.slow
 def test_simulated_sound_gates_pass_and_gaps_are_found():
-    known = simulated.noise(model("micro-h100", "micro-xeon"))
+    # The mean of two seeds needs more than three recorded ones: a draw would often take one twice.
+    known = simulated.noise(model("micro-h100", "micro-xeon", "micro-xeon-nvfp4"))
     assert known is not None
+    cell = next(c for c in known.cells if c.recipe == "te-current")
     assert not simulated.gates(known, references()[0], 5).red.any()
-    share = partial(simulated.share_found, known, known.cells[0], stored=references()[0], draws=5)
+    share = partial(simulated.share_found, known, cell, stored=references()[0], draws=5)
     assert [share(gap=gap) for gap in (0.0, 0.003)] == [0, 1]
 
 

@@ -181,6 +181,28 @@ def half_reported(real: Any, *args: Any) -> Tensor:
     return report
 
 
+def repeated_rope(module: Any) -> None:
+    real = module.rope
+    module.rope = lambda length, device: real(64, device).repeat(-(-length // 64), 1, 1, 1, 1)[:length]
+
+
+def penalized(real: Any, made: Any, optimizer: Any, schedule: Any, batches: Any, loss: Any) -> Tensor:
+    def hidden(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+        value, penalty = loss(module, inputs, targets), torch.logsumexp(module(inputs).float(), -1).square().mean()
+        return value + 1e-3 * (penalty - penalty.detach())
+
+    return real(made, optimizer, schedule, batches, hidden)
+
+
+def rows_lost(real: Any, made: Any, optimizer: Any, schedule: Any, batches: Any, *loss: Any) -> Tensor:
+    return real(made, optimizer, schedule, [(x[:-1], y[:-1]) for x, y in batches], *loss)
+
+
+def half_validated(patch: pytest.MonkeyPatch) -> None:
+    real = loop.validate
+    patch.setattr(loop, "validate", lambda made, loss, batches, device: real(made, loss, batches[::2], device))
+
+
 UPDATE = "update gain @ embedding.weight"
 GRADIENT, LINEAR, LOSS = "the gradient of this parameter", "the quantized linear", "another function of the logits"
 MODULE = "this module computes another function of its input"
@@ -242,6 +264,13 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "weights of the step before": (
         next(f for f in variants.FAULTS if f.name == "weights stale"), "weight sqnr @ embedding.weight", "stale",
     ),
+    "positions repeat after 64": (converted(repeated_rope), f"output gradient gain @ {BLOCK}.attention.q_proj", "attention"),
+    "logits capped at 30": (
+        of_output("lm_head", lambda y: 30 * torch.tanh(y / 30)), "linear gain @ lm_head", "stays in BF16",
+    ),
+    "penalty in a second pass": (stepped(penalized), "microbatches @ all steps", "each microbatch once"),
+    "last row of each microbatch lost": (stepped(rows_lost), "tokens sqnr @ embedding", "other tokens"),
+    "every second batch of the validation": (half_validated, "validation batches @ all steps", "each batch once"),
     "reported loss a thousandth low": (stepped(half_reported), "reported loss gap @ all steps", "reports another loss"),
 }  # fmt: skip
 FAULTS = {

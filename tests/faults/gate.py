@@ -110,7 +110,7 @@ FAULTS = {
     "metric lost from a record": red(
         partial(_whole, lost=lambda m: m.metric == "fprop gain"),
         (
-            "te-current-tiny-emulated: gemm error: the record lacks 7 numbers that golden/numerics or the policy names",
+            "te-current-tiny-emulated: gemm of one linear error: the record lacks 7 numbers that golden/numerics or the policy names",
             "fprop gain @ gaussian",
         ),
     ),
