@@ -169,5 +169,5 @@ def test_a_project_without_a_policy_may_still_use_pytest(gate_project):
     (gate_project / "test_own.py").write_text("def test_own():\n    pass\n")
     assert run("pytest", "test_own.py", cwd=gate_project).returncode == 0
     done = projects.start(gate_project, "--recipe", "bf16")
-    assert done.returncode == 1
-    assert "policy.toml: cannot be read" in done.stdout
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "policy.toml: cannot be read" in done.stdout + done.stderr

@@ -174,7 +174,7 @@ def sides(tmp_path_factory) -> Sides:
 def test_broken_release_is_refused_and_named(sides):
     assert (sides.old.returncode, sides.new.returncode) == (0, 1), sides.new.stdout
     first = (sides.folder / "report.md").read_text().split("\n\n")[1]
-    assert first.startswith("**Refuse: te-current emulated on tiny fails (gemm:"), first
+    assert first.startswith("**Refuse: te-current emulated on one linear fails (gemm:"), first
 
 
 @pytest.mark.slow

@@ -139,9 +139,10 @@ def test_everything_is_printed_through_an_escape():
 def test_a_gate_prints_text(tmp_path):
     """Planted: a problem whose text is hostile."""
     done = projects.start(projects.make(tmp_path), "-k", "te-mxfp8-nano-native", "--require", EVIL)
-    assert done.returncode == 1
-    assert "[/usr/lib/x.so] [bold]loud" in done.stdout
-    assert not COMMAND.search(done.stdout) and "\x1b[2J" not in done.stdout
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    printed = done.stdout + done.stderr
+    assert "[/usr/lib/x.so] [bold]loud" in printed
+    assert not COMMAND.search(printed) and "\x1b[2J" not in printed
 
 
 @pytest.mark.parametrize(

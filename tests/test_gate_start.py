@@ -75,7 +75,7 @@ def test_star_selects_no_shape_that_is_only_timed():
         cells = selection.PARAMETERS[parameter].cells(made.models)
         return {c.model for c in cells if made.selects(c, selection.default_models(parameter, c, made))}
 
-    assert names("trained_cell") == presets().keys() - {"7b-8-layers"}
+    assert names("trained_cell") == presets().keys() - {"7b-8-layers", "pico"}
     assert names("gemm_cell") & timed == {shapes.GATED_GEMMS}
     assert context(model_globs=["llama3-70b"]).selects(Cell(model="llama3-70b", recipe="bf16", execution=NATIVE), ())
 
@@ -99,7 +99,7 @@ def test_whole_gate_on_a_gpu_uses_all_cores(monkeypatch, arguments, given, count
     monkeypatch.setattr(workers, "cores", lambda: 8)
     monkeypatch.delenv(workers.WORKER, raising=False)
     monkeypatch.setattr(options, "value", lambda config, name: getattr(config.option, f"parity_{name}"))
-    free = {"numprocesses": None, "dist": "no", "tx": [], "keyword": "", "usepdb": False, "collectonly": False}
+    free: dict[str, object] = {"numprocesses": None, "dist": "no", "tx": [], "keyword": "", "usepdb": False, "collectonly": False}
     option = Namespace(**{**free, "parity_model": [], "markexpr": "", **given})
     invocation = SimpleNamespace(args=arguments, dir=projects.ROOT)
     config = SimpleNamespace(option=option, invocation_params=invocation, args=arguments)

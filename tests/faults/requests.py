@@ -61,23 +61,33 @@ def _fault(
     return Fault(Kind.GATE, plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
 
 
+def _indivisible(project: Path) -> None:
+    """A model that BF16 trains and no recipe takes."""
+    (project / "conftest.py").write_text(EXAMPLE.replace("hidden=128", "hidden=72"))
+    projects.commit(project)
+    record_golden(project)
+
+
 BF16 = ("--recipe", "bf16")
 FAULTS = {
     "unknown recipe": _fault(("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"),
     "unknown model": _fault(("--model", "tinny"), 4, "unknown model 'tinny': did you mean tiny"),
     "one seed": _fault(("--seeds", "1"), 4, "at least two different seeds"),
     "seeds that are no numbers": _fault(("--seeds", "a"), 4, "takes a count (5) or a list"),
-    "unknown corpus": _fault(("--corpus", "topcs", *BF16), 1, "unknown corpus 'topcs': did you mean topics"),
+    "unknown corpus": _fault(("--corpus", "topcs", *BF16), 4, "unknown corpus 'topcs': did you mean topics"),
     "nothing ran": _fault(
         ("-m", "b200"), 1, "nothing ran, so nothing was checked: -m b200 asks for an sm_100 GPU; this machine is"
     ),
     "required cells that did not run": _fault(
-        ("--recipe", "te-current", "--parity-resume", "--require", "te-current-*-native", "--require", "x-*"),
+        ("--recipe", "te-current", "--parity-resume", "--require", "te-current-*-native"),
         1,
-        ("required cell te-current-nano-native was skipped: needs", "--require x-* matches no cell", "1 passed"),
+        ("required cell te-current-nano-native was skipped: needs", "1 passed"),
         record_golden,
     ),
-    "no golden": _fault(BF16, 1, ("no-golden", "--golden-update")),
+    "required cells that no option selects": _fault(
+        ("--recipe", "te-current", "--require", "x-*"), 4, "--require x-* matches no cell that the options select"
+    ),
+    "no golden": _fault(BF16, 4, ("has no golden of nano on topics", "--golden-update")),
     "golden recorded in CI": _fault(("--golden-update",), 4, "CI never records goldens", absent="*.json", CI="true"),
     "golden of two seeds": _fault(
         ("--golden-update", "--seeds", "2"), 1, "2 seeds; golden/policy.toml asks for 3", absent="*.json"
@@ -96,6 +106,6 @@ FAULTS = {
         ("--recipe", "te-current"),
         1,
         "gate_proj.out_features = 72 is not divisible by 16",
-        lambda project: (project / "conftest.py").write_text(EXAMPLE.replace("hidden=128", "hidden=72")),
+        _indivisible,
     ),
 }
