@@ -139,7 +139,7 @@ KERNELS = {
     "results lose bits": framework(
         results(plants.cut),
         gemm("te-current", "fprop gain @ gaussian", UNIFORM_LOSS, hidden=WHOLE)
-        + gemm("bf16-like", "wgrad sqnr @ gaussian", "rounded towards zero"),
+        + gemm("bf16-like", "wgrad sqnr @ gaussian", UNIFORM_LOSS),
     ),
     "ten bits of an accumulator": framework(
         plants.short_accumulator(10), gemm("te-current", "fprop gain @ gaussian", TOWARDS_ZERO), "DeepGEMM 37"
