@@ -93,8 +93,9 @@ def test_each_validation_is_judged(bare: Golden, run: Make, at: int, factor: flo
     seeds = [s.model_copy(update={"validation": points, "replicas": []}) for s in bare.seeds]
     golden = bare.model_copy(update={"seeds": seeds})
     controls = [run(seed=s, validation=points) for s in SEEDS]
-    off = [(step, loss * (factor if step == at else 1)) for step, loss in points]
-    runs = [run("te-current", s, 10, validation=off if s == 1 else points) for s in SEEDS]
+    own = [(step, loss * 1.00001) for step, loss in points]
+    off = [(step, loss * (factor if step == at else 1)) for step, loss in own]
+    runs = [run("te-current", s, 10, validation=off if s == 1 else own) for s in SEEDS]
     found = judged(golden, runs, controls)
     assert found.status == status, found.message()
     assert ("validations" in dict(found.lines)) == (status == "fail")

@@ -256,7 +256,7 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "clipping does not act": (stepped(unclipped), UPDATE, "clipping"),
     "norms decay": (Variant("", "", decayed_norms), f"update gain @ {BLOCK}.attention_norm.weight", "only norms and biases"),
     "decay of matrices 5% large": (models.optimizer(weight_decay=1.05), UPDATE, "only matrices"),
-    "second moment of another beta": (models.optimizer(betas=(0.9, 0.93)), f"update gain @ {BLOCK}.attention_norm.weight", "betas"),
+    "second moment of another beta": (models.optimizer(betas=(0.9, 0.93)), "update sqnr @ embedding.weight", "betas"),
     "warm-up a step late": (late_warmup, UPDATE, "warm-up"),
     "learning rate 3% high in one arm": (variants.FAULTS[-2], UPDATE, "the learning rate"),
     "step taken twice": (of_object("optimizer", "step", twice), "optimizer steps @ all steps", "more or less than once"),
@@ -264,7 +264,7 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "weights of the step before": (
         next(f for f in variants.FAULTS if f.name == "weights stale"), "weight sqnr @ embedding.weight", "stale",
     ),
-    "positions repeat after 64": (converted(repeated_rope), f"output gradient gain @ {BLOCK}.attention.q_proj", "attention"),
+    "positions repeat after 64": (converted(repeated_rope), f"output gradient gain @ {BLOCK}.attention.k_proj", "attention"),
     "logits capped at 30": (
         of_output("lm_head", lambda y: 30 * torch.tanh(y / 30)), "linear gain @ lm_head", "stays in BF16",
     ),
