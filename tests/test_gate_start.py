@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,13 +162,15 @@ SETTINGS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
-def test_run_reads_the_settings_and_the_conftest_of_the_folder(tmp_path, name):
+def test_run_reads_the_settings_and_the_conftest_of_the_folder(tmp_path, monkeypatch, name):
+    monkeypatch.delitem(sys.modules, "conftest", raising=False)  # this process has one; a user's has not
     (tmp_path / name).write_text(SETTINGS[name])
     (tmp_path / "conftest.py").write_text("def pytest_report_header(config): return 'MINE'\n")
     asked = ("numerics", "-k", "codes", "--recipe", "ao-tensorwise", "--execution", "emulated")
     done = run("fp8parity", "run", *asked, cwd=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
     assert "--require te-*-native matches no cell that the options select" in done.stdout + done.stderr
+    monkeypatch.delitem(sys.modules, "conftest", raising=False)
     done = run("fp8parity", "run", *asked, "--require", "ao-tensorwise-*", cwd=tmp_path)
     assert "MINE" in done.stdout and (tmp_path / ".parity").is_dir()
 
