@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -198,6 +199,15 @@ def test_wrong_table_in_pyproject_is_one_sentence(tmp_path, table, says):
     with pytest.raises(ValueError, match="pyproject.toml") as error:
         options.settings(tmp_path)
     assert says in str(error.value)
+
+
+@pytest.mark.slow
+def test_wrong_table_in_pyproject_is_wrong_usage(project, tmp_path):
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True, symlinks=True)
+    (tmp_path / "pyproject.toml").write_text("[tool.fp8parity]\nrecipes = ['te-block']\n")
+    done = run("pytest", "suites/convergence", cwd=tmp_path)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "unknown setting 'recipes': did you mean recipe" in done.stderr
 
 
 def test_table_in_pyproject_gives_options(tmp_path):
