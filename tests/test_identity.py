@@ -9,24 +9,14 @@ from faults.runs import calibration
 from fp8parity.judging import identity
 from fp8parity.records.schema import Trajectory
 from narrowed import some
+from reports import RECIPES
 from sessions import stored
 
 GOLDENS, POLICY = stored()
 GOLDEN = GOLDENS.loss["micro", "topics"]
 RUNS = {
     recipe: sorted((r for r in calibration("micro") if r.cell.recipe == recipe and not r.variant), key=lambda r: r.seed)
-    for recipe in (
-        "bf16",
-        "te-current",
-        "te-delayed",
-        "te-block",
-        "te-mxfp8",
-        "te-nvfp4",
-        "ao-tensorwise",
-        "ao-rowwise",
-        "ao-rowwise-gw-hp",
-        "ao-mxfp8",
-    )
+    for recipe in ("bf16", *RECIPES)
 }
 PAIRS = [p for p in permutations(RUNS, 2) if "bf16" not in p and not POLICY.are_equal(*p, always=False)]
 LOSSES, GRADIENTS = ("loss", "grad_norm"), ("first_gradients",)
