@@ -16,7 +16,7 @@ MEANS = {"mean loss", "mean norm"}
 
 
 def edited(change) -> Verdict:
-    """The verdict on three seeds of which a change has edited losses and norms [seeds, steps]."""
+    """The verdict on three seeds. A change edits their losses and norms [seeds, steps]."""
     runs = [r for r in calibration("micro") if r.cell.recipe in ("bf16", NAME) and not r.variant]
     own = [r for r in runs if r.cell.recipe == NAME]
     loss, norm = change(*(np.array([getattr(r, k) for r in own]) for k in ("loss", "grad_norm")))
@@ -56,7 +56,7 @@ def test_a_standard_fault_in_the_recipe_alone_is_red(variant):
 
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_norms_of_a_hidden_label_smoothing_of_1_percent_are_red(sign):
-    """It changes norms by 1.0% to 1.9% and the loss by 0.1%, of which no step of a seed shows anything."""
+    """It changes norms by 1.0% to 1.9% and the loss by 0.1%. No single step of a seed shows that."""
 
     def change(loss, norm):
         norm[:, 1:] *= 1 + sign * 0.0125
