@@ -13,9 +13,10 @@ import pytest
 from fp8parity import cli
 from fp8parity.cli import main
 from fp8parity.cli.common import Exit
-from fp8parity.cli.recipes import SCALES
+from fp8parity.cli.recipes import MAXIMA, SCALES
 from fp8parity.gate.options import OPTIONS
 from fp8parity.judging.stats import seeds_needed
+from fp8parity.numerics.formats import FORMATS
 from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.recipe import OLDEST
@@ -78,6 +79,7 @@ def test_recipes_describes_each_recipe(capsys):
 
 def test_scale_rules_are_described_and_versions_are_those_of_the_wheel():
     assert set(SCALES) == {*SCALE_RULES, "nvfp4"}
+    assert {name: FORMATS[name].max for name in MAXIMA} == MAXIMA
     project = (ROOT / "pyproject.toml").read_text()
     assert f'"torchao>={OLDEST["torchao"]}' in project
     assert f'"transformer-engine[pytorch]>={OLDEST["transformer_engine"]}' in project
