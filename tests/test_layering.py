@@ -19,7 +19,7 @@ ROOMS = {
     "shipped": "",
     "records": "did_you_mean registry",
     "numerics": "",
-    "workload": "numerics records did_you_mean registry",
+    "workload": "numerics records did_you_mean registry shipped",
     "recipes": "workload numerics records did_you_mean registry",
     "training": "recipes workload numerics records",
     "timing": "training recipes workload numerics records",

@@ -1,6 +1,7 @@
 """Models, corpora and random bits: the same numbers everywhere."""
 
 import hashlib
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -90,6 +91,13 @@ def test_text_files_and_parquet_give_the_same_stream(tmp_path):
 def test_bad_corpora(name, message):
     with pytest.raises(ValueError, match=message):
         corpus.load(name)
+
+
+def test_a_text_without_datasets_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "c.txt").write_text("text")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"c\.txt needs the package datasets, .*fp8-parity\[suites\]"):
+        corpus.load(f"text:{tmp_path / 'c.txt'}")
 
 
 def test_short_or_columnless_text_is_refused(tmp_path):

@@ -9,6 +9,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 from typing import get_args
@@ -147,8 +148,9 @@ def test_tables_of_decisions_are_those_of_the_code():
     assert [rules for rules in (decide.STATUS, decide.CHANGED) if decide.markdown(rules) not in page] == []
 
 
-def test_judging_needs_only_the_packages_that_the_page_names():
-    [names] = re.findall(r"^pip install (filelock .*)$", (ROOT / "docs/ci.md").read_text(), re.M)
+def test_judging_needs_only_the_packages_without_an_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split("[><=]", requirement)[0] for requirement in project["dependencies"]}
     code = (
         "import sys; before = set(sys.modules)\n"
         "from fp8parity.cli import judge, compare; from fp8parity.report import RENDERERS\n"
@@ -158,7 +160,7 @@ def test_judging_needs_only_the_packages_that_the_page_names():
     environment = {"PYTHONPATH": str(ROOT / "fixtures"), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     of_others = {"_cyutility", "annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}
-    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= set(names.split())
+    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= names
 
 
 MODULE = runpy.run_path(str(ROOT / "benchmarks" / "gap_tables.py"))
