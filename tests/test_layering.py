@@ -32,7 +32,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report planning judging runs runner timing prediction checks training recipes workload records did_you_mean",
+    "cli": "gate shipped report planning judging runs runner timing prediction checks training recipes workload numerics records did_you_mean",
     "__main__": "cli",
     "__init__": "",
 }

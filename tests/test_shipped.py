@@ -87,7 +87,7 @@ def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
         ["history", "add", "one", micro],
         ["history", "page", "public"],
         ["golden", "diff", "HEAD", "--golden-dir", str(ROOT / "golden")],
-        *(["merge", "merged.zip", micro], ["bounds", micro], ["power"], ["plan"], ["recipes"]),
+        *(["merge", "merged.zip", micro], ["golden", "bounds", micro], ["power"], ["plan"], ["recipes", "te-current"]),
         *(["gemm", "--from", sets["gemms"]], ["split", "--from", sets["h100-blocks"]]),
     ]
     assert without_suites(installed, tmp_path, commands) == (" ".join("0" * len(commands)), [])

@@ -217,7 +217,7 @@ def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypat
         return profile
 
     monkeypatch.setattr(device_profile, "measure", measure)
-    assert cli.main(["profile", "--records", str(tmp_path / "new")]) == 0
+    assert cli.main(["gemm", "--profile", "--records", str(tmp_path / "new")]) == 0
     out = capsys.readouterr().out
     assert "block-rest" in out and out.rstrip().endswith("bf16-device-native-topics-profile.json")
     assert load_record(tmp_path / "new" / name_of(profile)) == profile
