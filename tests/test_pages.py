@@ -21,10 +21,11 @@ from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
 from fp8parity import checks
 from fp8parity.cli import main
 from fp8parity.judging import decide
+from fp8parity.judging.references import store
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, LOSS, THROUGHPUT, Status
 from fp8parity.planning.shards import COUNT, SCHEDULERS, shard_of
 from fp8parity.recipes.catalogue import CATALOGUE
-from fp8parity.records import sets
+from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.workload.models import MODELS
@@ -141,6 +142,11 @@ def test_table_of_versions_has_those_of_all_records():
     assert {tuple(v) for v in found.values()} == {tuple(row[:4]) for row in table}
     named = {row[4].strip("`"): row[:4] for row in table if row[4].startswith("`")}
     assert {name: found[name] for name in named} == named
+
+
+def test_table_of_schemas_begins_with_this_version():
+    [row] = [cells for cells in rows("versions.md") if cells[0] == fp8parity.__version__]
+    assert row[1:3] == [str(cell.SCHEMA), str(store.SCHEMA)]
 
 
 def test_tables_of_decisions_are_those_of_the_code():
