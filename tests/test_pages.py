@@ -21,12 +21,14 @@ from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
 from fp8parity import checks
 from fp8parity.cli import main
 from fp8parity.judging import decide
-from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, LOSS, THROUGHPUT, Status
+from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, GREEN, LOSS, THROUGHPUT, Status, Verdict
 from fp8parity.planning.shards import COUNT, SCHEDULERS, shard_of
 from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.records import sets
+from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
+from fp8parity.report.sentence import page_of
 from fp8parity.workload.models import MODELS
 from fp8parity.workload.presets import presets
 
@@ -80,6 +82,15 @@ def test_every_status_and_check_has_its_row():
     named = [cells[0].strip("`") for cells in rows("report.md")]
     wanted = (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT, BLOCK_THROUGHPUT, GEMMS)
     assert [name for name in wanted if named.count(name) != 1] == []
+
+
+@pytest.mark.parametrize("check", [LOSS, THROUGHPUT, "gemm", "sharded", "a plugin's"])
+@pytest.mark.parametrize("status", [s for s in get_args(Status) if s not in GREEN])
+def test_page_of_a_red_verdict_exists(status, check):
+    cell = Cell(model="tiny", recipe="te-block", execution=Execution.NATIVE)
+    path, _, anchor = page_of(Verdict(cell=cell, check=check, status=status, headline="h")).partition("#")
+    assert not anchor or anchor in anchors(ROOT / path)
+    assert (ROOT / path).exists()
 
 
 def test_every_section_of_a_report_has_its_row():
