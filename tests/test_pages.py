@@ -21,11 +21,11 @@ from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
 from fp8parity import checks
 from fp8parity.cli import main
 from fp8parity.judging import decide
+from fp8parity.judging.references import store
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, GREEN, LOSS, THROUGHPUT, Status, Verdict
 from fp8parity.planning.shards import COUNT, SCHEDULERS, shard_of
 from fp8parity.recipes.catalogue import CATALOGUE
-from fp8parity.records import sets
-from fp8parity.records.cell import Cell, Execution
+from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report.sentence import page_of
@@ -87,8 +87,8 @@ def test_every_status_and_check_has_its_row():
 @pytest.mark.parametrize("check", [LOSS, THROUGHPUT, "gemm", "sharded", "a plugin's"])
 @pytest.mark.parametrize("status", [s for s in get_args(Status) if s not in GREEN])
 def test_page_of_a_red_verdict_exists(status, check):
-    cell = Cell(model="tiny", recipe="te-block", execution=Execution.NATIVE)
-    path, _, anchor = page_of(Verdict(cell=cell, check=check, status=status, headline="h")).partition("#")
+    of = cell.Cell(model="tiny", recipe="te-block", execution=cell.Execution.NATIVE)
+    path, _, anchor = page_of(Verdict(cell=of, check=check, status=status, headline="h")).partition("#")
     assert not anchor or anchor in anchors(ROOT / path)
     assert (ROOT / path).exists()
 
@@ -152,6 +152,11 @@ def test_table_of_versions_has_those_of_all_records():
     assert {tuple(v) for v in found.values()} == {tuple(row[:4]) for row in table}
     named = {row[4].strip("`"): row[:4] for row in table if row[4].startswith("`")}
     assert {name: found[name] for name in named} == named
+
+
+def test_table_of_schemas_begins_with_this_version():
+    [row] = [cells for cells in rows("versions.md") if cells[0] == fp8parity.__version__]
+    assert row[1:3] == [str(cell.SCHEMA), str(store.SCHEMA)]
 
 
 def test_tables_of_decisions_are_those_of_the_code():
