@@ -27,6 +27,7 @@ from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
+from fp8parity.report import sentence
 from fp8parity.workload.models import MODELS
 from fp8parity.workload.presets import presets
 
@@ -80,6 +81,12 @@ def test_every_status_and_check_has_its_row():
     named = [cells[0].strip("`") for cells in rows("report.md")]
     wanted = (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT, BLOCK_THROUGHPUT, GEMMS)
     assert [name for name in wanted if named.count(name) != 1] == []
+
+
+@pytest.mark.parametrize("page", sentence.PAGES.values())
+def test_page_of_a_red_verdict_exists(page):
+    path, _, anchor = page.partition("#")
+    assert anchor in {"", *anchors(ROOT / path)}
 
 
 def test_every_section_of_a_report_has_its_row():

@@ -170,6 +170,7 @@ class TestEmptyFolder:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Accept" in done.stdout
+        assert "warning" not in (done.stdout + done.stderr).lower()
         assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
         judged = python(installed, folder, "fp8parity", "judge", ".parity")
         assert judged.returncode == 0, judged.stdout + judged.stderr
