@@ -114,6 +114,21 @@ def test_pytest_without_torch_runs_other_tests_and_refuses_suites(installed, tmp
     assert refused.stderr.strip() == f"ERROR: a gate of fp8-parity {shipped.needs('torch')}"
 
 
+def test_judging_needs_only_the_packages_without_an_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split("[><=]", requirement)[0] for requirement in project["dependencies"]}
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from fp8parity.cli import judge, compare; from fp8parity.report import RENDERERS\n"
+        "paths = {n.split('.')[0] for n, m in sys.modules.items() if n not in before and 'site-packages' in (getattr(m, '__file__', '') or '')}\n"
+        "print(*paths)"
+    )
+    environment = {"PYTHONPATH": str(ROOT / "fixtures"), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    of_others = {"_cyutility", "annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}
+    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= names
+
+
 def test_the_extra_has_the_packages_that_judging_lacks():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {
