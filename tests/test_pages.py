@@ -9,7 +9,6 @@ import re
 import runpy
 import subprocess
 import sys
-import tomllib
 import zipfile
 from pathlib import Path
 from typing import get_args
@@ -223,22 +222,6 @@ def test_workflow_has_no_rights_and_pins_its_actions(text):
     assert [a for a in used if not re.fullmatch(r"(actions|pypa)/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", a)] == []
     # GitHub starts "bash" with -o pipefail, and its default shell without it.
     assert workflow["defaults"] == {"run": {"shell": "bash"}}
-
-
-def test_a_change_is_a_short_file_of_a_known_kind():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
-    kinds = "|".join(kind["directory"] for kind in settings["type"])
-    for path in (ROOT / "changes").glob("[!.]*"):
-        assert re.fullmatch(rf"(?:\d+|\+[\w-]+)\.({kinds})\.md", path.name), path.name
-        assert len(path.read_text().splitlines()) <= 2, path.name
-
-
-@pytest.mark.parametrize(
-    ("file", "key"), [("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")]
-)
-def test_newest_version_of_a_file_is_this_one(file, key):
-    first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
-    assert first and first[1] == fp8parity.__version__
 
 
 PAGE = ROOT / "docs" / "cluster.md"

@@ -11,6 +11,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import fp8parity
 import pytest
 from curves import curve
 from fp8parity import gate, shipped
@@ -142,6 +143,22 @@ def test_the_extra_has_the_packages_that_judging_lacks():
         for requirement in extras["suites"]
     }
     assert named == set(shipped.SUITES)
+
+
+def test_a_change_is_a_short_file_of_a_known_kind():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = "|".join(kind["directory"] for kind in settings["type"])
+    for path in (ROOT / "changes").glob("[!.]*"):
+        assert re.fullmatch(rf"(?:\d+|\+[\w-]+)\.({kinds})\.md", path.name), path.name
+        assert len(path.read_text().splitlines()) <= 2, path.name
+
+
+@pytest.mark.parametrize(
+    ("file", "key"), [("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")]
+)
+def test_newest_version_of_a_file_is_this_one(file, key):
+    first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
+    assert first and first[1] == fp8parity.__version__
 
 
 class TestFolders:
