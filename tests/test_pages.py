@@ -224,14 +224,6 @@ def test_workflow_has_no_rights_and_pins_its_actions(text):
     assert workflow["defaults"] == {"run": {"shell": "bash"}}
 
 
-@pytest.mark.parametrize(
-    ("file", "key"), [("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")]
-)
-def test_newest_version_of_a_file_is_this_one(file, key):
-    first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
-    assert first and first[1] == fp8parity.__version__
-
-
 PAGE = ROOT / "docs" / "cluster.md"
 SCRIPTS = [b for b in blocks(PAGE) if "#SBATCH" in b.text]
 JOBS = [b for b in blocks(PAGE) if b.language == "yaml"]

@@ -11,9 +11,12 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import fp8parity
 import pytest
+from curves import curve
 from fp8parity import gate, shipped
 from fp8parity.gate import entry
+from log_files import automodel
 from processes import ROOT, run, without_compiler
 
 ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")
@@ -79,6 +82,8 @@ def without_suites(site: Path, folder: Path, commands: list[list[str]]) -> tuple
 @pytest.mark.slow
 def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
     sets = {name: str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")}
+    for chaos, name in enumerate(("bf16", "fp8")):
+        automodel(tmp_path / f"{name}.jsonl", curve(chaos=chaos))
     micro, upgrade = sets["micro-xeon"], ROOT / "golden/records/upgrades"
     reports = [word for ending in ("html", "md", "json", "csv") for word in ("--report", f"report.{ending}")]
     commands = [
@@ -86,6 +91,8 @@ def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
         ["compare", *(f"{upgrade}/xeon-torchao-0.{minor}.0.zip" for minor in (17, 18)), "--report", "compare.html"],
         ["history", "add", "one", micro],
         ["history", "page", "public"],
+        ["import", "bf16.jsonl"],
+        ["verdict", "bf16.jsonl", "fp8.jsonl", "--report", "verdict.html"],
         ["golden", "diff", "HEAD", "--golden-dir", str(ROOT / "golden")],
         *(["merge", "merged.zip", micro], ["golden", "bounds", micro], ["power"], ["plan"], ["recipes", "te-current"]),
         *(["gemm", "--from", sets["gemms"]], ["split", "--from", sets["h100-blocks"]]),
@@ -136,6 +143,22 @@ def test_the_extra_has_the_packages_that_judging_lacks():
         for requirement in extras["suites"]
     }
     assert named == set(shipped.SUITES)
+
+
+def test_a_change_is_a_short_file_of_a_known_kind():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = "|".join(kind["directory"] for kind in settings["type"])
+    for path in (ROOT / "changes").glob("[!.]*"):
+        assert re.fullmatch(rf"(?:\d+|\+[\w-]+)\.({kinds})\.md", path.name), path.name
+        assert len(path.read_text().splitlines()) <= 2, path.name
+
+
+@pytest.mark.parametrize(
+    ("file", "key"), [("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")]
+)
+def test_newest_version_of_a_file_is_this_one(file, key):
+    first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
+    assert first and first[1] == fp8parity.__version__
 
 
 class TestFolders:
