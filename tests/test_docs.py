@@ -41,7 +41,8 @@ CONFIG = {
 }
 """The config.json of a reader."""
 
-BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+BLOCKS = [b for page in PAGES for b in blocks(page)] + [b for path in WORKFLOWS for b in steps(path)]
 FREE = {"-n", "--parity-records", "--parity-report", "--report", "--junitxml"}
 """Options whose values do not matter to a test."""
 COMMANDS = {
