@@ -98,7 +98,14 @@ def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
         ["import", "bf16.jsonl"],
         ["verdict", "bf16.jsonl", "fp8.jsonl", "--report", "verdict.html"],
         ["golden", "diff", "HEAD", "--golden-dir", str(ROOT / "golden")],
-        *(["merge", "merged.zip", micro], ["golden", "bounds", micro], ["power"], ["plan"], ["recipes", "te-current"]),
+        *(
+            ["merge", "merged.zip", micro],
+            ["golden", "bounds", micro],
+            ["power"],
+            ["plan"],
+            ["predict", "1b", "--gpu", "h100"],
+            ["recipes", "te-current"],
+        ),
         *(["gemm", "--from", sets["gemms"]], ["split", "--from", sets["h100-blocks"]]),
     ]
     assert without_suites(installed, tmp_path, commands) == (" ".join("0" * len(commands)), [])
