@@ -105,6 +105,7 @@ def test_record_says_how_the_program_ran(project, judged):
 def test_set_of_a_program_is_judged_and_compared_later(project, judged, tmp_path):
     done = run("fp8parity", "judge", ".parity", cwd=project)
     assert "te-current" in done.stdout and done.returncode == 1
+    assert "selected te-current-bigram-native loss parity (no record holds it)" not in done.stdout
     shutil.copytree(project, tmp_path / "new", symlinks=True, ignore=shutil.ignore_patterns(".parity"))
     script = tmp_path / "new" / "train.py"
     script.write_text(script.read_text().replace("lr = a.lr", "lr = 0.3 * a.lr"))  # of both arms
