@@ -16,7 +16,10 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "golden/README.md")),
+    *(
+        ROOT / name
+        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "SKILL.md", "golden/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
 )
 LANGUAGES = {"{eval-rst}", "{toctree}", "sh", "text", "python", "toml", "yaml", "json", ""}

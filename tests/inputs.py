@@ -67,7 +67,7 @@ COMMANDS = {
     "judge zip": ["judge", "set.zip", "--against", "golden"],
     "merge": ["merge", "merged.zip", "records", "set.zip"],
     "compare": ["compare", "set.zip", "records", "--report", "out.md"],
-    "bounds": ["bounds", "records"],
+    "bounds": ["golden", "bounds", "records"],
     "calibrate": ["calibrate", "--from", "records"],
     "plan": ["plan", "records"],
     "power": ["power", "--model", "nano", "--records", "records"],

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 from fp8parity.gate.fixture import failed
 from fp8parity.judging.causes import BF16_NOISE
+from fp8parity.judging.compare import compare
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.schema import Measurements
+from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.report.sentence import sentence
-from sessions import measurements, verdict
+from sessions import measurements, stored, verdict
 
 CELL = Cell(model="tiny", recipe="te-block", execution=Execution.NATIVE)
 H200, XEON = measurements("h200"), measurements("xeon")
@@ -99,6 +100,38 @@ class TestAccumulation:
         assert causes(verdict(found)) == [
             f"{gemm}: its worst {which} is 12 dB below its expected SQNR, the whole 1.0 dB: some {which}s ({axis}) are wrong"
         ]
+
+
+class TestExact:
+    """tests/faults has the causes of codes, defaults, state and checkpoints."""
+
+    @pytest.mark.parametrize(
+        ("check", "place", "value", "sizes", "words"),
+        [
+            ("dispatch", "quantized kernels off @ backward", 28.0, {"compared": 42.0}, "of 42 quantized kernels of the recipe, 28 are missing or too many (backward)"),
+            ("state", "race difference @ tiny steps", 0.03, {"unequal": 2.0, "compared": 25.0}, "2 of 25 repeats of one step differ (tiny steps), by up to 3% (|a - b| / |a|)"),
+            ("state", "race difference @ tiny steps", 0.03, {}, ""),  # a record of before there were sizes
+            ("state", "race difference @ tiny steps", 0.0, {}, ""),
+        ],
+    )  # fmt: skip
+    def test_sizes_of_a_difference_are_a_sentence(self, check, place, value, sizes, words):
+        made = changed(record(check, "te-block"), {place: value})
+        found = verdict(
+            made.model_copy(update={"values": [*made.values, *(Measurement(k, place, v) for k, v in sizes.items())]})
+        )
+        assert causes(found) == [words] * bool(words)
+        assert (found.status, [f.text for f in found.failing]) == (
+            ("fail", [f"{place} {value:g}"]) if value else ("pass", [])
+        )
+
+    def test_a_comparison_does_not_miss_sizes(self):
+        old = record("state", "te-block")
+        place = "race difference @ tiny steps"
+        new = changed(old, {place: 0.03})
+        new = new.model_copy(update={"values": [*new.values, Measurement("unequal", place, 2.0)]})
+        goldens, policy = stored()
+        found = compare([old], [new], goldens, policy)
+        assert (found.code, found.missing) == (1, [])
 
 
 class TestSentence:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 
@@ -11,8 +13,13 @@ import pytest
 from fp8parity import cli
 from fp8parity.cli import main
 from fp8parity.cli.common import Exit
+from fp8parity.cli.recipes import MAXIMA, SCALES
+from fp8parity.gate.options import OPTIONS
 from fp8parity.judging.stats import seeds_needed
+from fp8parity.numerics.formats import FORMATS
+from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.recipes import RECIPES
+from fp8parity.recipes.recipe import OLDEST
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of, write_json
@@ -21,17 +28,61 @@ from processes import FIXTURES, ROOT, started
 from sessions import GOLDEN
 
 
-def test_every_command_has_help_and_options(capsys):
-    for name in cli.COMMANDS:
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_command_has_help_and_an_example_that_parses(name, capsys):
+    command = cli.COMMANDS[name]
+    program, first, *given = shlex.split(command.example)
+    assert (program, first) == ("fp8parity", name)
+    if name != "run":  # pytest parses its options (tests/test_docs.py)
+        cli.parser().parse_args([name, *given])
         with pytest.raises(SystemExit) as ended:
             cli.parser().parse_args([name, "--help"])
-        assert ended.value.code == 0 and capsys.readouterr().out.startswith(f"usage: fp8parity {name}")
+        out = capsys.readouterr().out
+        assert ended.value.code == 0 and out.startswith(f"usage: fp8parity {name}") and command.example in out
+
+
+def test_help_lists_commands_in_four_groups(capsys):
+    assert main([]) == Exit.UNDECIDED
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line in cli.GROUPS] == ["gate", "compare", "speed", "goldens"]
+    assert {f"  {name:<10} {command.help}" for name, command in cli.COMMANDS.items()} <= set(lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_help_of_run_lists_our_options_only(capsys):
+    assert main(["run", "numerics", "--help"]) == Exit.OK
+    lines = capsys.readouterr().out.splitlines()
+    listed = {line.split()[0] for line in lines if line.startswith("  -")}
+    assert listed == {o.short_name if o.short else o.flag for o in OPTIONS}
 
 
 def test_recipes_lists_every_execution_and_a_reason(capsys):
     assert main(["recipes"]) == Exit.OK
     out = capsys.readouterr().out
     assert all(name in out for name in RECIPES) and out.count("runs here") >= 10
+
+
+def test_recipes_describes_each_recipe(capsys):
+    """A variant without rules differs from its base in operands or options, and says so."""
+    texts = {}
+    for recipe in RECIPES.values():
+        assert main(["recipes", recipe.name]) == Exit.OK
+        texts[recipe.name] = text = " ".join(capsys.readouterr().out.split())
+        assert recipe.source in text and "rule of your own" not in text
+        assert all(gemm in text for gemm in ("fprop", "dgrad", "wgrad"))
+        native = recipe.native
+        assert native is None or f"{native.package} {native.since or OLDEST[native.package]} or later" in text
+    bodies = [re.sub(r"recipe .*? fprop|source .*", "", text) for text in texts.values()]
+    assert len(set(bodies)) == len(bodies)
+    assert main(["recipes", "te-curent"]) == Exit.UNDECIDED
+
+
+def test_scale_rules_are_described_and_versions_are_those_of_the_wheel():
+    assert set(SCALES) == {*SCALE_RULES, "nvfp4"}
+    assert {name: FORMATS[name].max for name in MAXIMA} == MAXIMA
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'"torchao>={OLDEST["torchao"]}' in project
+    assert f'"transformer-engine[pytorch]>={OLDEST["transformer_engine"]}' in project
 
 
 POWER = [

@@ -50,6 +50,11 @@ def test_the_command_by_its_exit_status(command, tmp_path, capsys, new, code):
     assert first == kept["sentence"]
     assert "torch 2.12.0 -> 2.13.0" in first
     assert kept["updates"] == [{"name": "torch", "old": "2.12.0", "new": "2.13.0"}]
+    about = {row["name"]: (row["old"], row["new"]) for row in kept["about"]}
+    assert about["set"] == (str(tmp_path / "old"), str(tmp_path / "new"))
+    assert about["cells"] == ("emulated: te-current; bf16 on nano",) * 2
+    assert [v.split(",")[0] for v in about["versions"]] == ["torch 2.12.0", "torch 2.13.0"]
+    assert {"device", "commit", "recorded"} <= about.keys()
     assert any(line.startswith("missing: te-current-nano-emulated seed2 (in NEW)") for line in rest) == (code == 2)
     told = "this set has no manifest: what was selected is not known"
     assert [line for line in rest if line.endswith(told)] == [f"{tmp_path / side}: {told}" for side in ("old", "new")]

@@ -158,7 +158,7 @@ def test_several_commits_and_an_unclean_tree_are_named_and_never_released(
     assert words in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [("golden", "store"), ("bounds", "--write")], ids=" ".join)
+@pytest.mark.parametrize("command", [("golden", "store"), ("golden", "bounds", "--write")], ids=" ".join)
 @pytest.mark.parametrize(
     ("changes", "lost", "words"),
     [

@@ -41,7 +41,8 @@ CONFIG = {
 }
 """The config.json of a reader."""
 
-BLOCKS = [b for page in PAGES for b in blocks(page)] + steps(ROOT / ".github/workflows/parity.yml")
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+BLOCKS = [b for page in PAGES for b in blocks(page)] + [b for path in WORKFLOWS for b in steps(path)]
 FREE = {"-n", "--parity-records", "--parity-report", "--report", "--junitxml"}
 """Options whose values do not matter to a test."""
 COMMANDS = {
@@ -154,7 +155,7 @@ def check_script(path: str, *arguments: str) -> None:
 def check_pip(*arguments: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for a in arguments:
-        for name in re.findall(r"^\.\[(.*)\]$", a):
+        for name in re.findall(r"^(?:\.|fp8-parity)\[(.*)\]$", a):
             assert set(name.split(",")) <= set(extras), a
 
 

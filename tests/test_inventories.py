@@ -76,7 +76,7 @@ def test_bounds_store_inventories(run, trajectory, tmp_path, capsys):
     (tmp_path / "policy.toml").write_text("")
     for record in (run(A, B), trajectory()):
         write_json(tmp_path / "set" / name_of(record), record)
-    command = ["bounds", str(tmp_path / "set"), "--golden-dir", str(tmp_path)]
+    command = ["golden", "bounds", str(tmp_path / "set"), "--golden-dir", str(tmp_path)]
     assert main(command) == 0
     assert "modules: te-block on nano: 2" in capsys.readouterr().out.splitlines()
     assert main([*command, "--write"]) == 0

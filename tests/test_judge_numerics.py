@@ -115,7 +115,7 @@ def test_only_a_partial_record_may_lack_a_number(judged, partial, status):
         ),
         (
             [BAND, RULE.model_copy(update={"metric": ("bias",), "where": (), "low": 0.0})], [28.5, OTHER], MeasuredNumbers(), "no-golden",
-            f"1 of 2 numbers could not be judged: {NEEDS} fp8parity bounds SET --write", ["fprop sqnr @ g 28.5"],
+            f"1 of 2 numbers could not be judged: {NEEDS} fp8parity golden bounds SET --write", ["fprop sqnr @ g 28.5"],
         ),
     ],
 )  # fmt: skip

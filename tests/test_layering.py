@@ -19,7 +19,7 @@ ROOMS = {
     "shipped": "",
     "records": "did_you_mean registry",
     "numerics": "",
-    "workload": "numerics records did_you_mean registry",
+    "workload": "numerics records did_you_mean registry shipped",
     "recipes": "workload numerics records did_you_mean registry",
     "training": "recipes workload numerics records",
     "trainers": "training records runs did_you_mean",
@@ -33,7 +33,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner trainers checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report planning judging runs runner trainers timing prediction checks training recipes workload records did_you_mean",
+    "cli": "gate shipped report planning judging runs runner trainers timing prediction checks training recipes workload numerics records did_you_mean",
     "__main__": "cli",
     "__init__": "",
 }
@@ -53,7 +53,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "shipped": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"schedule", "presets", "shapes"},
+    "workload": {"config", "schedule", "presets", "shapes"},
     "trainers": {"__init__", "spec"},
     "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
 }

@@ -1,4 +1,4 @@
-"""Measured numbers: how ``fp8parity bounds --write`` makes them, which apply, and how faults are named."""
+"""Measured numbers: how ``fp8parity golden bounds --write`` makes them, which apply, and how faults are named."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ Bounds = Callable[..., list[str]]
 
 @pytest.fixture
 def bounds(tmp_path, capsys) -> Bounds:
-    """Run ``fp8parity bounds`` on a record set and return what it printed."""
+    """Run ``fp8parity golden bounds`` on a record set and return what it printed."""
     (tmp_path / "policy.toml").write_text(TOML)
 
     def call(*records: Measurements | Trajectory, write: bool = True, code: int = 0) -> list[str]:
@@ -71,7 +71,7 @@ def bounds(tmp_path, capsys) -> Bounds:
         for r in records:
             write_json(folder / name_of(r), r)
         options = ["--golden-dir", str(tmp_path), *(["--write"] if write else [])]
-        assert main(["bounds", str(folder), *options]) == code
+        assert main(["golden", "bounds", str(folder), *options]) == code
         out, err = capsys.readouterr()
         return (err if code else out).splitlines()
 

@@ -1,6 +1,7 @@
 """Models, corpora and random bits: the same numbers everywhere."""
 
 import hashlib
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import torch
 from fp8parity.numerics import prng
 from fp8parity.workload import corpus, models, topics
-from fp8parity.workload.models import MIXED, MODELS, ModelConfig, build, weights_hash
+from fp8parity.workload.config import MIXED, MODELS, ModelConfig
+from fp8parity.workload.models import build, weights_hash
 from fp8parity.workload.schedule import SCHEDULES, spec_hash
 
 SMALL = ModelConfig("x", dim=32, layers=2, heads=4, kv_heads=2, hidden=64, bias=True, tied=True)
@@ -90,6 +92,13 @@ def test_text_files_and_parquet_give_the_same_stream(tmp_path):
 def test_bad_corpora(name, message):
     with pytest.raises(ValueError, match=message):
         corpus.load(name)
+
+
+def test_a_text_without_datasets_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "c.txt").write_text("text")
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"c\.txt needs the package datasets, .*fp8-parity\[suites\]"):
+        corpus.load(f"text:{tmp_path / 'c.txt'}")
 
 
 def test_short_or_columnless_text_is_refused(tmp_path):

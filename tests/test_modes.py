@@ -160,4 +160,6 @@ def test_fused_layer_is_graphed_alone(session):
     assert [(m.metric, m.where, m.value) for m in found] == [
         ("graphed difference", "before the capture", 0),
         ("graphed difference", "replayed", pytest.approx(1 / 5**0.5)),
+        ("unequal", "graphed difference @ replayed", 1),
+        ("compared", "graphed difference @ replayed", 4),
     ]

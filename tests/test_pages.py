@@ -20,13 +20,15 @@ from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
 from fp8parity import checks
 from fp8parity.cli import main
 from fp8parity.judging import decide
+from fp8parity.judging.references import store
 from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, LOSS, THROUGHPUT, Status
 from fp8parity.planning.shards import COUNT, SCHEDULERS, shard_of
 from fp8parity.recipes.catalogue import CATALOGUE
-from fp8parity.records import sets
+from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
-from fp8parity.workload.models import MODELS
+from fp8parity.report import sentence
+from fp8parity.workload.config import MODELS
 from fp8parity.workload.presets import presets
 
 USER = [page for page in PAGES if page.parent == ROOT / "docs"]
@@ -79,6 +81,12 @@ def test_every_status_and_check_has_its_row():
     named = [cells[0].strip("`") for cells in rows("report.md")]
     wanted = (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT, BLOCK_THROUGHPUT, GEMMS)
     assert [name for name in wanted if named.count(name) != 1] == []
+
+
+@pytest.mark.parametrize("page", sentence.PAGES.values())
+def test_page_of_a_red_verdict_exists(page):
+    path, _, anchor = page.partition("#")
+    assert anchor in {"", *anchors(ROOT / path)}
 
 
 def test_every_section_of_a_report_has_its_row():
@@ -142,23 +150,13 @@ def test_table_of_versions_has_those_of_all_records():
     assert {name: found[name] for name in named} == named
 
 
+def test_table_of_schemas_has_those_of_this_version():
+    assert [fp8parity.__version__, str(cell.SCHEMA), str(store.SCHEMA)] in [cells[:3] for cells in rows("versions.md")]
+
+
 def test_tables_of_decisions_are_those_of_the_code():
     page = (ROOT / "docs/report.md").read_text()
     assert [rules for rules in (decide.STATUS, decide.CHANGED) if decide.markdown(rules) not in page] == []
-
-
-def test_judging_needs_only_the_packages_that_the_page_names():
-    [names] = re.findall(r"^pip install (filelock .*)$", (ROOT / "docs/ci.md").read_text(), re.M)
-    code = (
-        "import sys; before = set(sys.modules)\n"
-        "from fp8parity.cli import judge, compare; from fp8parity.report import RENDERERS\n"
-        "paths = {n.split('.')[0] for n, m in sys.modules.items() if n not in before and 'site-packages' in (getattr(m, '__file__', '') or '')}\n"
-        "print(*paths)"
-    )
-    environment = {"PYTHONPATH": str(ROOT / "fixtures"), "PATH": ""}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
-    of_others = {"_cyutility", "annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}
-    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= set(names.split())
 
 
 MODULE = runpy.run_path(str(ROOT / "benchmarks" / "gap_tables.py"))
@@ -200,27 +198,30 @@ def test_first_table_is_that_of_the_records(tmp_path, capsys, monkeypatch):
     assert [row for row in rows if row not in (ROOT / "README.md").read_text().splitlines()] == []
 
 
-TEXT = (ROOT / ".github" / "workflows" / "parity.yml").read_text()
-WORKFLOW = yaml.safe_load(TEXT)
+WORKFLOWS = {path.name: path.read_text() for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+SCHEMAS = {
+    "vendor.github-workflows": [f".github/workflows/{name}" for name in WORKFLOWS],
+    "vendor.github-actions": ["action.yml"],
+    "vendor.dependabot": [".github/dependabot.yml"],
+    "vendor.github-issue-forms": [".github/ISSUE_TEMPLATE/bug.yml"],
+    "vendor.github-issue-config": [".github/ISSUE_TEMPLATE/config.yml"],
+    "vendor.citation-file-format": ["CITATION.cff"],
+}
 
 
-def test_workflow_is_valid(tmp_path):
-    for text, status in ((TEXT, 0), (TEXT.replace("runs-on: ubuntu-latest", "run-on: ubuntu-latest"), 1)):
-        path = tmp_path / f"{status}.yml"
-        path.write_text(text)
-        command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(path)]
-        assert subprocess.run(command, capture_output=True).returncode == status
+@pytest.mark.parametrize(("schema", "names"), SCHEMAS.items(), ids=SCHEMAS)
+def test_files_of_github_follow_their_schemas(schema, names):
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *(str(ROOT / n) for n in names)]
+    assert subprocess.run(command, capture_output=True).returncode == 0
 
 
-def test_workflow_has_no_rights_and_pins_its_actions():
-    used = re.findall(r"uses: (.*)", TEXT)
-    assert WORKFLOW["permissions"] == {"contents": "read"} and used
-    assert [a for a in used if not re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", a)] == []
-
-
-def test_workflow_keeps_exit_statuses_of_pipes():
-    """GitHub starts "bash" with -o pipefail, and its default shell without it."""
-    assert WORKFLOW["defaults"] == {"run": {"shell": "bash"}}
+@pytest.mark.parametrize("text", WORKFLOWS.values(), ids=WORKFLOWS)
+def test_workflow_has_no_rights_and_pins_its_actions(text):
+    used, workflow = re.findall(r"uses: (.*)", text), yaml.safe_load(text)
+    assert workflow["permissions"] in ({}, {"contents": "read"}) and used
+    assert [a for a in used if not re.fullmatch(r"(actions|pypa)/[a-z-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", a)] == []
+    # GitHub starts "bash" with -o pipefail, and its default shell without it.
+    assert workflow["defaults"] == {"run": {"shell": "bash"}}
 
 
 PAGE = ROOT / "docs" / "cluster.md"

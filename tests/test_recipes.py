@@ -1,5 +1,6 @@
 """The catalogue against the installed packages, conversion and its refusals."""
 
+import logging
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -179,3 +180,22 @@ def test_tied_head_is_not_studied():
     with_head = RECIPES["te-mxfp8-head"]
     assert studied(tied, with_head) == studied(tied, RECIPES["te-mxfp8"])
     assert studied(plain, with_head) == [*studied(plain, RECIPES["te-mxfp8"]), "lm_head.weight"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Failed to load /x/torchao/_C_mxfp8.cpython-39-x86_64-linux-gnu.so: no such library", False),
+        ("Failed to load /x/torchao/_C_cutlass_90a.abi3.so: undefined symbol", True),
+        ("<enum 'KernelPreference'> is an Enum subclass and is now natively supported", False),
+        ("<enum 'Mine'> is an Enum subclass and is now natively supported", True),
+    ],
+)
+def test_import_noise_of_other_machines_is_dropped(text, shown, monkeypatch, caplog):
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    registry.adapter("torchao")
+    logger = logging.getLogger("torchao" if "torchao" in text else "torch.utils._pytree")
+    logger.addHandler(caplog.handler)
+    logger.warning(text)
+    logger.removeHandler(caplog.handler)
+    assert (text in caplog.text) == shown

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
+import fp8parity
 import pytest
+from curves import curve
 from fp8parity import gate, shipped
 from fp8parity.gate import entry
+from log_files import automodel
 from processes import ROOT, run, without_compiler
 
 ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")
@@ -63,17 +68,104 @@ class TestWheel:
         assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
 
 
+def without_suites(site: Path, folder: Path, commands: list[list[str]]) -> tuple[str, list[str]]:
+    """Run commands where the packages of the extra "suites" are missing. Return their exit statuses and errors."""
+    (folder / "light.py").write_text(
+        f"import sys\nsys.modules.update(dict.fromkeys({shipped.SUITES}))\nfrom fp8parity.cli import main\n"
+        f"print(*[int(main(command)) for command in {commands}])\n"
+    )
+    done = python(Path(f"{folder}:{site}"), folder, "light")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1], done.stderr.splitlines()
+
+
 @pytest.mark.slow
 def test_judging_needs_no_torch_and_no_pytest(installed, tmp_path):
-    blocked = ("torch", "torchao", "pytest", "xdist", "datasets")
-    sets = [str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")]
-    commands = [["judge", sets[0]], ["power"], ["gemm", "--from", sets[1]], ["split", "--from", sets[2]]]
-    (tmp_path / "all_commands.py").write_text(
-        f"import sys\nsys.modules.update(dict.fromkeys({blocked}))\nfrom fp8parity.cli import main\n"
-        f"for command in {commands}:\n    assert main(command) == 0, command\n"
+    sets = {name: str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "gemms", "h100-blocks")}
+    for chaos, name in enumerate(("bf16", "fp8")):
+        automodel(tmp_path / f"{name}.jsonl", curve(chaos=chaos))
+    micro, upgrade = sets["micro-xeon"], ROOT / "golden/records/upgrades"
+    reports = [word for ending in ("html", "md", "json", "csv") for word in ("--report", f"report.{ending}")]
+    commands = [
+        ["judge", micro, *reports],
+        ["compare", *(f"{upgrade}/xeon-torchao-0.{minor}.0.zip" for minor in (17, 18)), "--report", "compare.html"],
+        ["history", "add", "one", micro],
+        ["history", "page", "public"],
+        ["import", "bf16.jsonl"],
+        ["verdict", "bf16.jsonl", "fp8.jsonl", "--report", "verdict.html"],
+        ["golden", "diff", "HEAD", "--golden-dir", str(ROOT / "golden")],
+        *(
+            ["merge", "merged.zip", micro],
+            ["golden", "bounds", micro],
+            ["power"],
+            ["plan"],
+            ["predict", "1b", "--gpu", "h100"],
+            ["recipes", "te-current"],
+        ),
+        *(["gemm", "--from", sets["gemms"]], ["split", "--from", sets["h100-blocks"]]),
+    ]
+    assert without_suites(installed, tmp_path, commands) == (" ".join("0" * len(commands)), [])
+
+
+@pytest.mark.slow
+def test_what_trains_says_what_to_install(installed, tmp_path):
+    commands = [["run", "numerics"], ["demo"], ["gemm", "--profile"], ["calibrate"], ["ablate", "te-current"]]
+    missing = ["pytest", *["torch"] * 4]
+    said = [
+        f"fp8parity: {command} {shipped.needs(name)}" for [command, *_], name in zip(commands, missing, strict=True)
+    ]
+    assert without_suites(installed, tmp_path, commands) == ("2 2 2 2 2", said)
+
+
+@pytest.mark.slow
+def test_pytest_without_torch_runs_other_tests_and_refuses_suites(installed, tmp_path):
+    (tmp_path / "no_torch.py").write_text("import sys\nsys.modules['torch'] = None\n")
+    (tmp_path / "test_own.py").write_text("def test_own(): pass\n")
+    site, start = Path(f"{tmp_path}:{installed}"), ("pytest", "-p", "no_torch", *ENTRY)
+    assert "1 passed" in python(site, tmp_path, *start, "test_own.py").stdout
+    refused = python(site, tmp_path, *start, "--pyargs", "fp8parity.suites.numerics")
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert refused.stderr.strip() == f"ERROR: a gate of fp8-parity {shipped.needs('torch')}"
+
+
+def test_judging_needs_only_the_packages_without_an_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split("[><=]", requirement)[0] for requirement in project["dependencies"]}
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from fp8parity.cli import judge, compare; from fp8parity.report import RENDERERS\n"
+        "paths = {n.split('.')[0] for n, m in sys.modules.items() if n not in before and 'site-packages' in (getattr(m, '__file__', '') or '')}\n"
+        "print(*paths)"
     )
-    done = python(Path(f"{tmp_path}:{installed}"), tmp_path, "all_commands")
-    assert done.returncode == 0, done.stderr
+    environment = {"PYTHONPATH": str(ROOT / "fixtures"), "PATH": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    of_others = {"_cyutility", "annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}
+    assert set(done.stdout.split()) - of_others - {"charset_normalizer"} <= names
+
+
+def test_the_extra_has_the_packages_that_judging_lacks():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = {
+        re.split("[><=]", requirement)[0].removeprefix("pytest-x").replace("dist", "xdist")
+        for requirement in extras["suites"]
+    }
+    assert named == set(shipped.SUITES)
+
+
+def test_a_change_is_a_short_file_of_a_known_kind():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["towncrier"]
+    kinds = "|".join(kind["directory"] for kind in settings["type"])
+    for path in (ROOT / "changes").glob("[!.]*"):
+        assert re.fullmatch(rf"(?:\d+|\+[\w-]+)\.({kinds})\.md", path.name), path.name
+        assert len(path.read_text().splitlines()) <= 2, path.name
+
+
+@pytest.mark.parametrize(
+    ("file", "key"), [("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")]
+)
+def test_newest_version_of_a_file_is_this_one(file, key):
+    first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
+    assert first and first[1] == fp8parity.__version__
 
 
 class TestFolders:
@@ -108,6 +200,7 @@ class TestEmptyFolder:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Accept" in done.stdout
+        assert "warning" not in (done.stdout + done.stderr).lower()
         assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
         judged = python(installed, folder, "fp8parity", "judge", ".parity")
         assert judged.returncode == 0, judged.stdout + judged.stderr

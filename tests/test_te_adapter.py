@@ -80,10 +80,10 @@ def test_masters_from_dequantized_weights_are_found(session, stand_in, monkeypat
     one = subject(session, "te-current", "native")
     primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
     assert isinstance(short_run.ShortRun(primary).converted.model.get_submodule("layers.0.mlp.up_proj").weight, Primary)
-    assert state._masters(primary) == 0
+    assert set(state._masters(primary)) == {0}
     real = short_run.apply
     monkeypatch.setattr(short_run, "apply", lambda *a, **k: replace(real(*a, **k), initial={}))
-    assert 0.01 < state._masters(primary) < 0.1
+    assert 0.01 < max(state._masters(primary)) < 0.1
 
 
 def test_fp8_attention_is_as_far_from_fp64_as_fp8_is(session, stand_in):

@@ -25,7 +25,7 @@ from fp8parity.timing.profile import Sizes
 from fp8parity.training import hardware
 from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer
 from fp8parity.workload import corpus
-from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.config import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
 from sessions import cell
 from timings import ROW
@@ -217,7 +217,7 @@ def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypat
         return profile
 
     monkeypatch.setattr(device_profile, "measure", measure)
-    assert cli.main(["profile", "--records", str(tmp_path / "new")]) == 0
+    assert cli.main(["gemm", "--profile", "--records", str(tmp_path / "new")]) == 0
     out = capsys.readouterr().out
     assert "block-rest" in out and out.rstrip().endswith("bf16-device-native-topics-profile.json")
     assert load_record(tmp_path / "new" / name_of(profile)) == profile

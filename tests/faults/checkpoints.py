@@ -51,11 +51,13 @@ def generator_of_a_new_run(saved: dict[str, Any]) -> None:
     saved["generators"]["recipe"] = torch.Generator().manual_seed(0).get_state()
 
 
-def _fault(plant: Plant, recipe: str, place: str, *also: str, where: str = PLAIN, source: str = "made up") -> Fault:
+def _fault(
+    plant: Plant, recipe: str, place: str, *also: str, where: str = PLAIN, source: str = "made up", cause: str = ""
+) -> Fault:
     """``also``: further metrics that must be wrong."""
     blame = Blame.FRAMEWORK if recipe == "bf16" else Blame.RECIPE
     words = tuple(f"{metric} @ {where}" for metric in also) or ""
-    finding = Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, words=words)
+    finding = Finding(Measured("checkpoint", recipe), f"{place} @ {where}", blame, cause=cause, words=words)
     return Fault(Kind.STATE, plant, (finding,), source)
 
 
@@ -77,7 +79,11 @@ FAULTS = {
         source="TE's test of sharded checkpoints allows for it",
     ),
     "master weights made from BF16 ones": _fault(
-        loaded(masters_from_weights), "bf16", "changed masters", "step difference"
+        loaded(masters_from_weights),
+        "bf16",
+        "changed masters",
+        "step difference",
+        cause="masters do not come back from the checkpoint to the bit",
     ),
     "moments not loaded": _fault(loaded(moments_of_a_new_run), "bf16", "changed moments", "highest gain of the step"),
     "generator of stochastic rounding not loaded": _fault(

@@ -80,7 +80,14 @@ OPERANDS = {
         lambda p: p.setattr(
             "fp8parity.recipes.adapters.torchao.default_spec", lambda r: RECIPES["ao-tensorwise"].linear
         ),
-        (Finding(Numerics("defaults", "ao-rowwise"), "differing default @ dgrad_dy", Blame.RECIPE),),
+        (
+            Finding(
+                Numerics("defaults", "ao-rowwise"),
+                "differing default @ dgrad_dy",
+                Blame.RECIPE,
+                cause="of 6 operands are others",
+            ),
+        ),
         "Megatron Bridge 638",
     ),
     "gradients without a scale": recipe(

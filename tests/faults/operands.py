@@ -27,8 +27,8 @@ def gemm(recipe: str, place: str, cause: str = "", *, hidden: tuple[str, ...] = 
     return (Finding(Numerics("gemm", recipe), place, Blame.RECIPE, cause=cause, hidden=hidden),)
 
 
-def codes(recipe: str, place: str) -> tuple[Finding, ...]:
-    return (Finding(Numerics("codes", recipe), place, Blame.RECIPE),)
+def codes(recipe: str, place: str, cause: str = "") -> tuple[Finding, ...]:
+    return (Finding(Numerics("codes", recipe), place, Blame.RECIPE, cause=cause),)
 
 
 floor = rule("e8m0-rceil", lambda f: SCALE_RULES["e8m0-floor"])
@@ -36,12 +36,17 @@ floor = rule("e8m0-rceil", lambda f: SCALE_RULES["e8m0-floor"])
 SCALES = {
     "scale twice too large": recipe(
         times("te-fp32", 2),
-        gemm("te-current", "fprop sqnr @ gaussian") + codes("te-current", "differing scales @ dgrad_dy"),
+        gemm("te-current", "fprop sqnr @ gaussian")
+        + codes(
+            "te-current", "differing scales @ dgrad_dy", "all scales of this project are 0.5 times those of torch casts"
+        ),
     ),
     "scale four times too large": recipe(times("te-fp32", 4), gemm("te-current", "fprop sqnr @ gaussian")),
     "scale 4096 times too small": recipe(times("te-pow2", 2.0**-12), gemm("te-block", "fprop sqnr @ heavy-tailed")),
     "scale one ulp off": recipe(
-        times("te-fp32", 1 + 2**-23), codes("te-current", "differing scales @ fprop_w"), "TE 2615"
+        times("te-fp32", 1 + 2**-23),
+        codes("te-current", "differing scales @ fprop_w", "are (1 - 1.2e-07) times those"),
+        "TE 2615",
     ),
     "scale 2**-8 off": recipe(
         times("te-fp32", 1 + 2**-8), codes("te-current", "differing scales @ fprop_x"), "TE 2615"
@@ -49,7 +54,7 @@ SCALES = {
     "floor for round-up": recipe(
         floor,
         gemm("te-mxfp8", "wgrad sqnr @ gaussian")
-        + codes("te-mxfp8", "differing scales @ wgrad_x")
+        + codes("te-mxfp8", "differing scales @ wgrad_x", "scales of this project are 0.5 times those of")
         + codes("ao-mxfp8", "differing scales @ wgrad_x"),
         "torchao 3686",
     ),
@@ -131,7 +136,11 @@ ROUNDING = {
     # No GEMM shows it: the operands of the families have too few such values.
     "subnormal codes flushed": recipe(
         grid(lambda x, fmt: plants.ROUND(x.where(x.abs() >= 2.0**fmt.emin, x * 0), fmt)),
-        codes("te-block", "differing codes @ wgrad_dy"),
+        codes(
+            "te-block",
+            "differing codes @ wgrad_dy",
+            "codes differ, by up to 8 steps of the grid, and all scales are equal",
+        ),
     ),
     "stochastic rounding returned zeros": recipe(
         grid(lambda x, fmt: x * 0, stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian"), "TE 3281"
