@@ -12,6 +12,7 @@ from fp8parity.records.cell import Execution
 from fp8parity.training import compilation
 from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer, adamw
 from fp8parity.workload import models
+from fp8parity.workload.config import ModelConfig
 from torch import Tensor, nn
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.utils import counters
@@ -27,7 +28,7 @@ def versions(count: int, monkeypatch) -> int:
         recompile_limit=8, accumulated_recompile_limit=256, fail_on_recompile_limit_hit=False
     ):
         for hidden in range(1, count + 1):
-            model = models.build(models.ModelConfig("x", dim=32, layers=1, heads=2, kv_heads=1, hidden=32 * hidden), 0)
+            model = models.build(ModelConfig("x", dim=32, layers=1, heads=2, kv_heads=1, hidden=32 * hidden), 0)
             compilation.compile_blocks(model)
             model(torch.zeros(1, 8, dtype=torch.int64))
     return counters["stats"]["unique_graphs"] - before

@@ -153,7 +153,7 @@ def test_seeds_beyond_the_golden_are_refused_with_the_command(tmp_path):
     )
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "record it: pytest suites/convergence --model micro --seeds 99 --golden-update" in said
+    assert "record it: pytest suites/convergence --model micro --corpus topics --seeds 99 --golden-update" in said
 
 
 SETTINGS = {

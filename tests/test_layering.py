@@ -52,7 +52,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "shipped": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"schedule", "presets", "shapes"},
+    "workload": {"config", "schedule", "presets", "shapes"},
     "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
 }
 """Room -> its modules that are importable without torch (None: all of them)."""

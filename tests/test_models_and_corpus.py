@@ -11,7 +11,8 @@ import pytest
 import torch
 from fp8parity.numerics import prng
 from fp8parity.workload import corpus, models, topics
-from fp8parity.workload.models import MIXED, MODELS, ModelConfig, build, weights_hash
+from fp8parity.workload.config import MIXED, MODELS, ModelConfig
+from fp8parity.workload.models import build, weights_hash
 from fp8parity.workload.schedule import SCHEDULES, spec_hash
 
 SMALL = ModelConfig("x", dim=32, layers=2, heads=4, kv_heads=2, hidden=64, bias=True, tied=True)

@@ -28,7 +28,7 @@ from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import sentence
-from fp8parity.workload.models import MODELS
+from fp8parity.workload.config import MODELS
 from fp8parity.workload.presets import presets
 
 USER = [page for page in PAGES if page.parent == ROOT / "docs"]

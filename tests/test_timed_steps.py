@@ -25,7 +25,7 @@ from fp8parity.timing.profile import Sizes
 from fp8parity.training import hardware
 from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer
 from fp8parity.workload import corpus
-from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.config import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
 from sessions import cell
 from timings import ROW

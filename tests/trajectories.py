@@ -7,7 +7,7 @@ import dataclasses
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Module, Trajectory
-from fp8parity.workload.models import ModelConfig
+from fp8parity.workload.config import ModelConfig
 from fp8parity.workload.presets import Preset
 from fp8parity.workload.schedule import Schedule
 
