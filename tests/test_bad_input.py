@@ -12,9 +12,11 @@ import inputs
 import projects
 import pytest
 from fp8parity.cli import main
+from fp8parity.judging import policy, references
 from fp8parity.records import files
 from inputs import COMMANDS
 from processes import run
+from sessions import DAY, GOLDEN
 
 DEEP = "[" * 100_000
 RUN = "records/bf16-nano-native-topics-seed0.json"
@@ -163,11 +165,12 @@ def test_a_damaged_reference_is_wrong_usage(gate_project, name, text, words, wor
 
 
 @pytest.mark.slow
-def test_a_project_without_a_policy_may_still_use_pytest(gate_project):
-    """The plugin is loaded for other tests, too. A suite that needs the policy is red."""
+def test_golden_folder_without_a_policy_adds_to_the_shipped_one(gate_project):
     (gate_project / "golden" / "policy.toml").unlink()
     (gate_project / "test_own.py").write_text("def test_own():\n    pass\n")
     assert run("pytest", "test_own.py", cwd=gate_project).returncode == 0
     done = projects.start(gate_project, "--recipe", "bf16")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "policy.toml: cannot be read" in done.stdout + done.stderr
+    assert "golden has no golden of nano on topics, so nothing could be judged" in done.stderr
+    assert policy.load(gate_project / "golden", DAY).loss == policy.load(GOLDEN, DAY).loss
+    assert references.load(gate_project / "golden").loss == references.load(GOLDEN).loss

@@ -26,6 +26,7 @@ from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.stats import Interval
 from fp8parity.records.schema import Module
+from fp8parity.report.summary import Evidence, Report
 
 ALL = [Places(*p) for p in product(Place, Place, Place, (False, True))]
 
@@ -150,7 +151,11 @@ def test_a_drifting_control_is_red_itself(trajectory, golden):
 def test_no_golden(trajectory):
     found = verdict(trajectory, None, (1e-4, 0, 0))
     assert found.status == "no-golden"
-    assert "--golden-update" in found.message()
+    options = ["--parity-model-factory", "mine:made", "-m", "cpu", "--parity-golden-dir", "goldens of mine"]
+    report = Report([found], None, [], "", Evidence([], options=options))
+    [said] = report.failures
+    where = "--model nano --corpus topics --parity-model-factory mine:made --parity-golden-dir 'goldens of mine'"
+    assert f"suites/convergence {where} --golden-update" in said and report.rows[0].command in said
 
 
 def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):

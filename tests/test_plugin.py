@@ -45,13 +45,13 @@ def test_gate_from_golden_to_report(project, tmp_path_factory):
     stored = references.load(project / "golden").loss["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
-    arguments = ("--recipe", "my-rowwise", "--recipe", "te-delayed", "--recipe", "bf16")
+    arguments = ("--recipe", "my-rowwise", "--recipe", "my-delayed", "--recipe", "bf16")
     done = start(project, *arguments, "-n", "2", "--parity-report", "out.md", "--parity-report", "out.json")
     assert done.returncode == 0, done.stdout
     assert re.search(r"pass +[+-]\d\.\d{3}% \[.*\] +my-rowwise +nano +emulated +10.00% +2", done.stdout)
     assert "Accept: all 3 checks are green" in (project / "out.md").read_text()
     rows = json.loads((project / "out.json").read_text())["rows"]
-    assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "te-delayed"}
+    assert {r["recipe"] for r in rows} == {"bf16", "my-rowwise", "my-delayed"}
 
     [made] = manifest.load([project / ".parity"])
     assert made.workers == 2 and {s.worker for s in made.selected if s.outcome == "passed"} == {"gw0", "gw1"}

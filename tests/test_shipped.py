@@ -14,6 +14,7 @@ from pathlib import Path
 import fp8parity
 import pytest
 from curves import curve
+from documents import blocks
 from fp8parity import gate, shipped
 from fp8parity.gate import entry
 from log_files import automodel
@@ -36,10 +37,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a module with only the installed library on the path, and without a C++ compiler."""
-    command = [sys.executable, "-P", "-m", *arguments]
     (tools := folder / "bin").mkdir(exist_ok=True)
+    return _run([sys.executable, "-P", "-m", *arguments], site, folder, tools)
+
+
+def _run(command: list[str], site: Path, folder: Path, tools: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(site), "PATH": without_compiler(tools), "COLUMNS": "120", "HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def built(project: Path, out: Path) -> tuple[set[str], str]:
@@ -222,6 +226,34 @@ class TestEmptyFolder:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "test_loss_parity[te-current-tiny-native]" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["your-model.md", "extend.md"])
+def test_page_followed_literally_from_an_empty_folder_works(name, installed, tmp_path):
+    """Files get the name that the page says last before them; what is said of one file twice follows in it."""
+    (tools := tmp_path / "tools").mkdir()
+    (folder := tmp_path / "empty").mkdir()
+    for program, given in {"fp8parity": "fp8parity", "pytest": f"pytest {' '.join(ENTRY)}"}.items():
+        (tools / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m {given} "$@"\n')
+        (tools / program).chmod(0o755)
+    (folder / ".gitconfig").write_text("[user]\nname = t\nemail = t@t\n")
+    page = ROOT / "docs" / name
+    for path in (page.parent / "examples").glob("*.py") if name == "your-model.md" else ():
+        shutil.copy(path, folder)
+    ran = 0
+    for block in blocks(page):
+        lines = page.read_text().splitlines()[: block.line]
+        if block.language in ("python", "toml"):
+            file = folder / [*re.findall(r"`([\w/]+\.(?:py|toml))`", "\n".join(lines))][-1]
+            file.parent.mkdir(exist_ok=True)
+            with file.open("a") as out:
+                out.write(block.text)
+        elif block.language == "sh":
+            done = _run(["/bin/sh", "-ec", block.text], installed, folder, tools)
+            assert done.returncode == 0, block.text + done.stdout + done.stderr
+            ran += done.stdout.count("Accept: ")
+    assert ran >= 3
 
 
 class TestOtherProjects:

@@ -241,7 +241,6 @@ GOLDENS = {
     "policy with a word for a number": refused(
         _policy(lambda t: t.replace("margin = 0.005", 'margin = "wide"', 1)), ("policy.toml:", "[[loss]] key margin")
     ),
-    "policy lost": refused(lambda f, make: judge(f, [number(make, 28.5)], f), "policy.toml: cannot be read"),
     "known failure that has expired": red(_known(24.0, "2026-01-01"), "expired on 2026-01-01: recipe te-current, gemm"),
     "known failure that passes": red(_known(28.5, "2999-01-01"), "is green now"),
     "known failure with another status": red(_known(24.0, "2999-01-01", "inconclusive"), "24 is below ["),
