@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging.pair import judge
-from fp8parity.judging.pair.aligned import PUBLISHED, PairOptions, align
+from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, PairOptions, align
 from fp8parity.judging.pair.pairing import correlation
 from fp8parity.judging.stats import share_interval
 from fp8parity.records import files
@@ -87,9 +87,13 @@ def correlations(pairs: Sequence[Recorded]) -> tuple[list[float], list[float]]:
     same, other = [], []
     for p in pairs:
         candidate = _run(curve_of(p.candidate))
-        same.append(correlation(align(_run(curve_of(p.control)), candidate))[0])
-        other += [correlation(align(_run(curve_of(c)), candidate))[0] for c in p.others]
+        same.append(_correlation(align(_run(curve_of(p.control)), candidate)))
+        other += [_correlation(align(_run(curve_of(c)), candidate)) for c in p.others]
     return same, other
+
+
+def _correlation(pair: Aligned) -> float:
+    return correlation(pair.reference, pair.candidate)[0]
 
 
 def planted(p: Recorded) -> dict[str, tuple[Curve, Curve]]:

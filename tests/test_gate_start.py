@@ -12,8 +12,9 @@ import projects
 import pytest
 from fp8parity import gate as gate_room
 from fp8parity import shipped
-from fp8parity.gate import options, selection, workers
+from fp8parity.gate import options, plugin, selection, workers
 from fp8parity.gate.context import PluginContext
+from fp8parity.recipes import registry
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload import shapes
@@ -238,3 +239,12 @@ def test_settings_file_is_that_of_the_repository(tmp_path):
     assert gate_room.ini_file(inner) is None
     (tmp_path / "a" / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
     assert gate_room.ini_file(inner) == tmp_path / "a" / "pyproject.toml"
+
+
+@pytest.mark.parametrize("capability", [None, (9, 0), (10, 0)])
+def test_header_has_six_lines_of_80_characters(capability, monkeypatch):
+    monkeypatch.setattr(registry, "package_skip_reason", lambda native: None)
+    first = "fp8-parity 0.2.0, torch 2.11.0+cu130, transformer-engine 2.20.2, torchao 0.18.0: h100 (sm_90), records in .parity"
+    lines = [part for line in [first, *plugin._where(capability)] for part in plugin.wrapped(line, 80)]
+    assert len(lines) <= 6
+    assert "here: " in lines[2]

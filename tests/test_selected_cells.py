@@ -88,7 +88,7 @@ BF16, NATIVE, EMULATED, MINI = (
     cell("bf16", "native", "mini"),
 )
 TIMED = cell("te-block", "native", "small")
-OTHER = BF16.model_copy(update={"recipe": "other"})
+OTHER = BF16.on("other")
 """A cell that the options select only as the control of another one."""
 
 
@@ -124,7 +124,7 @@ def test_options_and_markers_keep_a_cell(parameter, of, markers, updating, kept)
     """A golden is of BF16 or of time, so an update keeps nothing else."""
 
     def selects(of, models, control):
-        return (models is None or of.model in models) and (of.recipe != "other" or control)
+        return (models is None or of.model in models) and (of.corpus != "other" or control)
 
     context: Any = SimpleNamespace(updating=updating, selects=selects)
     assert selection.wanted(item(*markers), parameter, of, context) is kept

@@ -1,0 +1,197 @@
+"""Programs of a user as cells: started by their command, judged by their log."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import load_records
+from fp8parity.trainers import launch, spec
+from processes import Done, run
+from projects import commit
+
+ROOT = Path(__file__).parents[1]
+COMMAND = ["{python}", "train.py", "--seed={seed}", "--steps={steps}", "--out={out}"]
+FAULTS = {
+    "count": ("fail", "the gradient norm left its band around BF16's"),
+    "crash": ("error", "crash, seed 0: the command ended with exit status 3 after 10 of 100 steps"),
+    "hang": ("error", "hang, seed 0: the command was stopped after 3 s (timeout)"),
+    "early": ("error", "early, seed 0: it stopped early: its log holds 30 of 100 steps"),
+    "nan": ("fail", "seed 0 is non-finite at step 40: loss"),
+    "rate": ("fail", "seed 0: its learning rate in step 0 is 0.00515, and BF16's 0.005"),
+    "data": ("fail", "seed 0 trained on other batches than BF16"),
+    "off": ("fail", "the losses of seed 0 equal BF16's to the bit"),
+}
+"""A fault of the tested arm, the status that follows, and what the message says."""
+ADDED = {"off": [], "data": ["--bits=3", "--data_seed=7"]}
+
+
+def make(folder: Path, **keys: object) -> Path:
+    """A project with a trainer of these keys, its script and a policy that extends the shipped one."""
+    recipes = {"bf16": [], "te-current": ["--bits=3"]}
+    recipes |= {name: ADDED.get(name, ["--bits=3", f"--fault={name}"]) for name in FAULTS}
+    given = {"command": COMMAND, "recipes": recipes, "log": "{out}/log.jsonl", "steps": 100, "timeout": 3} | keys
+    inline = {k: v for k, v in given.items() if not isinstance(v, dict)}
+    text = "".join(f"{k} = {json.dumps(v)}\n" for k, v in inline.items())
+    for table in (k for k in given if k not in inline):
+        rows = "".join(f"{json.dumps(k)} = {json.dumps(v)}\n" for k, v in dict(given[table]).items())  # type: ignore[call-overload]
+        text += f"[trainer.bigram.{table}]\n{rows}"
+    (folder / "trainers.toml").write_text(f"[trainer.bigram]\n{text}")
+    shutil.copy(ROOT / "tests" / "numpy_trainer.py", folder / "train.py")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p fp8parity.gate.plugin\n")
+    (folder / "suites").symlink_to(ROOT / "suites")
+    (folder / "golden").mkdir()
+    (folder / "golden" / "policy.toml").write_text('[[extends]]\ngoldens = "shipped"\n')
+    (folder / ".gitignore").write_text(".parity*/\ngolden/\n__pycache__/\n.pytest_cache/\n")
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    commit(folder)
+    return folder
+
+
+def gate(project: Path, *args: str) -> Done:
+    return run("pytest", "suites/convergence", "--trainers", "trainers.toml", *args, cwd=project)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    made = make(tmp_path_factory.mktemp("trainer"), packages=["numpy"], faults={"lr +3%": ["--lr=0.0515"]})
+    done = gate(made, "--golden-update")
+    assert done.returncode == 0, done.stdout
+    return made
+
+
+@pytest.fixture(scope="module")
+def judged(project):
+    """One gate of all recipes, in two processes."""
+    return gate(project, "-n", "2")
+
+
+@pytest.mark.slow
+def test_sound_recipe_passes_beside_its_control(judged):
+    for recipe in ("bf16", "te-current"):
+        line = next(text for text in judged.stdout.splitlines() if f" {recipe} " in text and "bigram" in text)
+        assert line.startswith("pass"), judged.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_of_a_program_is_named(judged, name):
+    status, words = FAULTS[name]
+    assert f"{name}-bigram-native: loss parity {status}: " in judged.stdout
+    assert words in judged.stdout
+
+
+@pytest.mark.slow
+def test_output_of_a_program_is_shown_and_runs_nothing(judged):
+    assert "| \\x1b[31mout of memory" in judged.stdout
+    assert "\x1b[31m" not in judged.stdout
+    assert not any(line.startswith("::") for line in judged.stdout.splitlines())
+
+
+@pytest.mark.slow
+def test_record_says_how_the_program_ran(project, judged):
+    records = [r for r in load_records(project / ".parity") if r.cell.recipe == "te-current"]
+    made = next(r for r in records if isinstance(r, Trajectory) and r.seed == 1)
+    assert made.trainer
+    assert made.trainer.command[1:3] == ["train.py", "--seed=1"] and made.trainer.status == 0
+    assert made.provenance.packages["numpy"] and len(made.trainer.learning_rate) == 100
+
+
+@pytest.mark.slow
+def test_set_of_a_program_is_judged_and_compared_later(project, judged, tmp_path):
+    done = run("fp8parity", "judge", ".parity", cwd=project)
+    assert "te-current" in done.stdout and done.returncode == 1
+    assert "selected te-current-bigram-native loss parity (no record holds it)" not in done.stdout
+    shutil.copytree(project, tmp_path / "new", symlinks=True, ignore=shutil.ignore_patterns(".parity"))
+    script = tmp_path / "new" / "train.py"
+    script.write_text(script.read_text().replace("lr = a.lr", "lr = 0.3 * a.lr"))  # of both arms
+    kept = ("--recipe", "bf16", "--recipe", "te-current")
+    assert "drift" in gate(tmp_path / "new", *kept).stdout
+    done = run("fp8parity", "compare", ".parity", str(tmp_path / "new" / ".parity"), cwd=project)
+    assert done.returncode == 1 and "bf16-bigram-native" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_program_that_does_not_repeat_itself_is_not_taken_for_fp8(tmp_path):
+    recipes = {"bf16": [], "off": [], "te-current": ["--bits=3"]}
+    project = make(tmp_path, command=[*COMMAND, "--fault=noise"], recipes=recipes)
+    assert gate(project, "--golden-update").returncode == 0
+    done = gate(project)
+    assert "off-bigram-native: loss parity inconclusive" in done.stdout
+    assert "nothing shows that anything was quantized" in done.stdout
+
+
+@pytest.mark.slow
+def test_golden_of_a_program_that_ignores_its_seed_is_refused(tmp_path):
+    project = make(tmp_path, command=["{python}", "train.py", "--seed=0", "--steps={steps}", "--out={out}"])
+    done = gate(project, "--golden-update")
+    assert done.returncode == 4 and "all seeds would be one run" in done.stdout + done.stderr
+    project = make(_fresh(tmp_path), command=[*COMMAND, "--seed=0"])
+    done = gate(project, "--golden-update")
+    assert done.returncode == 1 and "seeds 0 and 1 have the same losses" in done.stdout
+
+
+def _fresh(folder: Path) -> Path:
+    made = folder / "again"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.slow
+def test_calibration_says_what_a_program_resolves(project):
+    done = run("fp8parity", "calibrate", "--trainers", "trainers.toml", "--replicas", "1", cwd=_sound(project))
+    assert "lr +3%" in done.stdout and "resolves a tail gap of " in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _sound(project: Path) -> Path:
+    """The project's trainer with its sound recipe alone."""
+    made = project / "sound"
+    made.mkdir()
+    return make(made, recipes={"bf16": [], "te-current": ["--bits=3"]}, faults={"lr +3%": ["--lr=0.0515"]})
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"recipes": {"fp8": []}}, "recipes has no bf16"),
+        ({"log": "log.jsonl"}, "log does not hold {out}"),
+        ({"command": ["train", "{out}"]}, "holds {seed}: all seeds would be one run"),
+        ({"command": ["train", "{seed}", "{outt}"]}, "unknown placeholder 'outt': did you mean out?"),
+        ({"steps": 5}, "steps: Input should be greater than or equal to 20"),
+        ({"tail": 200}, "tail is 200, and a run has 100 steps"),
+        ({"seeds": [1, 1]}, "a seed is there twice"),
+        ({"comand": []}, "unknown key 'comand': did you mean command?"),
+    ],
+)
+def test_wrong_trainer_is_one_sentence(tmp_path, keys, words):
+    project = make(tmp_path, **keys)
+    with pytest.raises(ValueError, match=r"trainers.toml: \[trainer.bigram\]") as caught:
+        spec.load(project / "trainers.toml")
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_file_without_trainers_is_refused(tmp_path):
+    for text, words in {"": "no trainer", "[model]\n": "unknown table 'model'"}.items():
+        (tmp_path / "t.toml").write_text(text)
+        with pytest.raises(ValueError, match=words):
+            spec.load(tmp_path / "t.toml")
+    with pytest.raises(ValueError, match="no such file"):
+        spec.load(tmp_path / "none.toml")
+
+
+def test_program_that_cannot_start_is_named(tmp_path):
+    with pytest.raises(ValueError, match="no-such-program cannot be started"):
+        launch.run(["no-such-program"], {}, tmp_path, 1, tmp_path / "out")
+
+
+def test_what_a_stopped_program_started_is_stopped(tmp_path):
+    script = "import subprocess,time; subprocess.Popen(['sleep', '61.5']); print('up', flush=True); time.sleep(60)"
+    ended = launch.run(["python3", "-c", script], {}, tmp_path, 1.5, tmp_path / "out")
+    assert ended.status is None and ended.output == ["up"]
+    running = [p.read_bytes() for p in Path("/proc").glob("[0-9]*/cmdline") if p.exists()]
+    assert not any(b"61.5" in command for command in running)
