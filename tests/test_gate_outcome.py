@@ -232,3 +232,34 @@ def test_malformed_known_failure_is_wrong_usage(gate):
     done = gate(known=KNOWN.replace("link", "lnk"))
     assert done.returncode == 4
     assert "known_failures.toml:2: [[known]] key link: Field required" in done.stderr
+
+
+UNMASKED = """
+import torch.nn.functional as F
+
+attention = F.scaled_dot_product_attention
+F.scaled_dot_product_attention = lambda *args, is_causal=False, **more: attention(*args, **more)
+"""
+
+
+@pytest.mark.parametrize(
+    ("selected", "words"),
+    [
+        (
+            "canary or layers",
+            r"bf16 on tiny fails \(canary: .*layers\.0\.attention.*look at the framework, not at a recipe",
+        ),
+        ("layers", r"ao-tensorwise emulated on tiny fails .*; BF16 was not checked: the framework may have changed"),
+    ],
+)
+def test_mask_lost_in_bf16_too_blames_the_framework(selected, words, tmp_path):
+    """In a process of its own: some checks keep what they trained."""
+    (tmp_path / "unmasked.py").write_text(UNMASKED)
+    options = ("--recipe", "ao-tensorwise", "--parity-records", str(tmp_path / "records"), "--tb=no")
+    path = (processes.FIXTURES, str(tmp_path))
+    with processes.started(
+        "pytest", "suites/numerics", "-p", "unmasked", "-k", selected, *options, path=path
+    ) as process:
+        out, _ = process.communicate(timeout=processes.TIMEOUT)
+    [said] = re.findall(r"^Refuse: .*", out, re.M)
+    assert process.returncode == 1 and re.match(f"Refuse: {words}", said)

@@ -184,9 +184,12 @@ def test_hooks_add_adapter_recipe_and_check(tmp_path, low, code):
     assert ("Accept: the only check is green." in done.stdout) == (code == 0)
 
 
-def test_missing_path_is_named_before_its_options(tmp_path):
+@pytest.mark.parametrize(
+    ("path", "hint"), [("nosuch/suites", ""), ("suites/numerics", "; fp8parity run numerics runs it in any folder")]
+)
+def test_missing_path_is_named_before_its_options(path, hint, tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "nosuch/suites", "--recipe", "te-current"]
+    command = [sys.executable, "-m", "pytest", path, "--recipe", "te-current"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 4
-    assert "file or directory not found: nosuch/suites" in done.stderr
+    assert f"file or directory not found: {path}{hint}\n" in done.stderr

@@ -59,9 +59,10 @@ def cases(*arguments: str, models: tuple[str, ...] = ("tiny-moe",), parameter: s
     """The cases of two tests that take a cell, by their ids. The options select these ``models``."""
     made: list[tuple[str, Any]] = []
     config = SimpleNamespace(args=arguments)
-    context: Any = SimpleNamespace(selects=lambda c, defaults: c.model in models)
+    context: Any = SimpleNamespace(selects=lambda c, defaults, control: c.model in models)
     for _ in range(2):
         metafunc: Any = SimpleNamespace(
+            definition=item(),
             fixturenames=["parity", parameter],
             config=config,
             parametrize=lambda name, cases: made.append((name, cases)),
@@ -87,6 +88,8 @@ BF16, NATIVE, EMULATED, MINI = (
     cell("bf16", "native", "mini"),
 )
 TIMED = cell("te-block", "native", "small")
+OTHER = BF16.on("other")
+"""A cell that the options select only as the control of another one."""
 
 
 @pytest.mark.parametrize(
@@ -112,11 +115,18 @@ TIMED = cell("te-block", "native", "small")
         ("gemm_cell", TIMED.model_copy(update={"model": "llama3-8b"}), ["golden"], True, True),
         ("timed_cell", TIMED, [], True, False),
         ("timed_cell", TIMED, ["quantized"], True, False),
+        ("cell", OTHER, [], False, False),
+        ("cell", OTHER, ["control"], False, True),
+        ("cell", OTHER, ["control", "golden"], True, False),
     ],
 )
 def test_options_and_markers_keep_a_cell(parameter, of, markers, updating, kept):
     """A golden is of BF16 or of time, so an update keeps nothing else."""
-    context: Any = SimpleNamespace(updating=updating, selects=lambda c, models: models is None or c.model in models)
+
+    def selects(of, models, control):
+        return (models is None or of.model in models) and (of.corpus != "other" or control)
+
+    context: Any = SimpleNamespace(updating=updating, selects=selects)
     assert selection.wanted(item(*markers), parameter, of, context) is kept
 
 

@@ -57,6 +57,7 @@ def test_only_a_red_verdict_has_failing_numbers(status, red):
 
 
 REASON = "(gradients: 3 of 21 numbers are outside their bounds)"
+ALONE = "; BF16 was not checked: the framework may have changed"
 PARTLY = "; --parity-execution native was asked for, and 2 tests of it cannot run here: te-block (2 tests, needs sm_90)"
 LOST = "2 selected tests: 1 judged, 0 skipped, 0 crashed, 1 missing (first test_x)"
 WHOLE = Outcome(selected=1, judged=1, skipped=0)
@@ -103,8 +104,15 @@ def loss(**changes: object) -> Verdict:
         ),
         ([of("a", "pass")], ["one", "two"], ASKED, f"Refuse: the only check that ran is green, but one{PARTLY}."),
         ([of("a", "pass")] * 2, ["one"], BROKEN, f"Refuse: all 2 checks that ran are green, but {LOST}."),
-        ([of("a")], ["one"], None, f"Refuse: a on tiny fails {REASON}."),
-        ([of("a")], [], BOTH, f"Refuse: a on tiny fails {REASON}. {LOST}{PARTLY}."),
+        ([of("a")], ["one"], None, f"Refuse: a on tiny fails {REASON}{ALONE}."),
+        ([of("a")], [], BOTH, f"Refuse: a on tiny fails {REASON}{ALONE}. {LOST}{PARTLY}."),
+        (
+            [of("a"), of("bf16")],
+            [],
+            None,
+            f"Refuse: bf16 on tiny fails {REASON}; BF16 itself computes otherwise: look at the framework, not at a "
+            "recipe. 2 of 2 checks are not green; also a on tiny (fail).",
+        ),
     ],
 )
 def test_the_sentence_names_verdicts_and_problems(verdicts, problems, outcome, text):

@@ -24,6 +24,7 @@ def test_defaults(recipe_cell, parity):
     parity.numerics("defaults", recipe_cell)
 
 
+@pytest.mark.control
 def test_canary(cell, parity):
     """Compare BF16's training steps with stored values, a recipe's with their replay.
 
