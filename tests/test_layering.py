@@ -22,7 +22,7 @@ ROOMS = {
     "workload": "numerics records did_you_mean registry shipped",
     "recipes": "workload numerics records did_you_mean registry",
     "training": "recipes workload numerics records",
-    "trainers": "training records runs did_you_mean",
+    "trainers": "training workload records runs did_you_mean",
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
     "distributed": "checks training recipes workload records",
