@@ -191,11 +191,11 @@ def test_packages_are_those_that_an_import_takes(tmp_path, monkeypatch):
         made.mkdir(parents=True)
         (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: some_thing\nVersion: {version}\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
-    runs.packages.cache_clear()
-    assert runs.packages(sys.executable)["some-thing"] == "2.0"
-    runs.packages.cache_clear()
+    runs.installed_for.cache_clear()
+    assert runs.installed_for(sys.executable, "cpu", ())[0]["some-thing"] == "2.0"
+    runs.installed_for.cache_clear()
     with pytest.raises(ValueError, match="python: no-such-python cannot be run"):
-        runs.packages("no-such-python")
+        runs.installed_for("no-such-python", "cpu", ())
 
 
 def test_program_that_cannot_start_is_named(tmp_path):
