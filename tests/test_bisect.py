@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from fp8parity.bisection import trials
-from fp8parity.bisection.search import Outcome, Trial, bisect, first_red, read_pins
+from fp8parity.bisection.search import GateOutcome, Trial, bisect, first_red, read_pins
 from processes import run
 from projects import commit
 
 ROOT = Path(__file__).parents[1]
-GREEN, RED, UNKNOWN = Outcome
+GREEN, RED, UNKNOWN = GateOutcome
 RELEASES = {"a": ["1.1", "1.2", "1.3"], "b": ["4.5"]}
 
 
