@@ -11,27 +11,21 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import get_args
 
 import fp8parity
 import pytest
 import yaml
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
-from fp8parity import checks
 from fp8parity.cli import main
-from fp8parity.judging import decide
 from fp8parity.judging.references import store
-from fp8parity.judging.verdict import BLOCK_THROUGHPUT, GEMMS, LOSS, THROUGHPUT, Status
 from fp8parity.planning.shards import COUNT, SCHEDULERS, shard_of
-from fp8parity.recipes.catalogue import CATALOGUE
 from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import sentence
-from fp8parity.workload.config import MODELS
-from fp8parity.workload.presets import presets
 
 USER = [page for page in PAGES if page.parent == ROOT / "docs"]
+REFERENCE = runpy.run_path(str(ROOT / "benchmarks" / "reference.py"))
 MAX_LINE, MAX_PARAGRAPH, MAX_PAGE = 120, 6, 200
 
 
@@ -61,12 +55,21 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", USER, ids=lambda p: p.name)
 def test_user_page_fits_on_a_few_screens(page):
-    prose = FENCE.sub("", page.read_text())
-    lines = [line for line in prose.splitlines() if not line.startswith(("|", "<!--"))]
-    assert len(page.read_text().splitlines()) <= MAX_PAGE
+    text = REFERENCE["BLOCK"].sub("", page.read_text())
+    lines = [line for line in FENCE.sub("", text).splitlines() if not line.startswith(("|", "<!--"))]
+    assert len(text.splitlines()) <= MAX_PAGE
     assert [line for line in lines if len(line) > MAX_LINE and " " in line.strip()] == []
     items = re.split(r"\n\s*\n|\n(?=\s*(?:[*-]|\d+\.) )", "\n".join(lines))
     assert [item for item in items if item.strip().count("\n") >= MAX_PARAGRAPH] == []
+
+
+@pytest.mark.parametrize("page", USER, ids=lambda p: p.name)
+def test_generated_tables_of_a_page_are_current(page):
+    """``python benchmarks/reference.py`` writes them."""
+    text = page.read_text()
+    assert REFERENCE["current"](page) == text
+    named = {name for name, made in REFERENCE["BLOCKS"].items() if made.page == page.name}
+    assert {name for name, _ in REFERENCE["BLOCK"].findall(text)} == named
 
 
 def test_paths_in_contributing_exist():
@@ -75,12 +78,6 @@ def test_paths_in_contributing_exist():
     places = (ROOT, ROOT / "fixtures/fp8parity")
     assert len(named) > 40
     assert [name for name in named if not any((place / name).exists() for place in places)] == []
-
-
-def test_every_status_and_check_has_its_row():
-    named = [cells[0].strip("`") for cells in rows("report.md")]
-    wanted = (*get_args(Status), *checks.CHECKS, LOSS, THROUGHPUT, BLOCK_THROUGHPUT, GEMMS)
-    assert [name for name in wanted if named.count(name) != 1] == []
 
 
 @pytest.mark.parametrize("page", sentence.PAGES.values())
@@ -103,33 +100,6 @@ def test_wrong_page_is_found(tmp_path):
 
 
 RECORDS = ROOT / "golden" / "records"
-RECIPES = {cells[0].strip("`"): cells[1:] for cells in rows("recipes.md") if len(cells) in (6, 7)}
-BASES = [r for r in CATALOGUE if not r.base and r.linear.quantized]
-FORMATS = {"e4m3": "E4M3", "e5m2": "E5M2", "e2m1": "E2M1", "bf16": "BF16"}
-
-
-@pytest.mark.parametrize("recipe", BASES, ids=lambda r: r.name)
-def test_recipe_has_its_vendors_name_and_formats(recipe):
-    vendor, inputs, gradients, _, _ = RECIPES[recipe.name]
-    spec = recipe.linear
-    assert vendor == f"`{recipe.vendor}`"
-    assert {FORMATS[o.format] for o in (spec.fprop_x, spec.fprop_w, spec.dgrad_w)} == {inputs}
-    found = {FORMATS[o.format] for o in (spec.dgrad_dy, spec.wgrad_dy)}
-    assert set(re.findall(r"E\dM\d|BF16", gradients)) == found
-
-
-def test_every_variant_has_its_row():
-    named = {cells[0].strip("`") for cells in rows("recipes.md")}
-    assert {r.name for r in CATALOGUE if r.linear.quantized} <= named
-
-
-@pytest.mark.parametrize("name", ["micro", "tiny", "mini", "small", "base", "1b"])
-def test_model_has_its_sizes_and_schedule(name):
-    model, schedule = next(m for m in MODELS if m.name == name), presets()[name].schedule
-    tokens = schedule.rows * schedule.length * schedule.accumulation
-    numbers = [[int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", cell)] for cell in RECIPES[name]]
-    sizes = [[model.parameters], [model.dim], [model.layers], [model.heads, model.kv_heads], [model.hidden]]
-    assert numbers == [*sizes, [schedule.steps, tokens]]
 
 
 def versions(path: Path) -> list[str]:
@@ -152,11 +122,6 @@ def test_table_of_versions_has_those_of_all_records():
 
 def test_table_of_schemas_has_those_of_this_version():
     assert [fp8parity.__version__, str(cell.SCHEMA), str(store.SCHEMA)] in [cells[:3] for cells in rows("versions.md")]
-
-
-def test_tables_of_decisions_are_those_of_the_code():
-    page = (ROOT / "docs/report.md").read_text()
-    assert [rules for rules in (decide.STATUS, decide.CHANGED) if decide.markdown(rules) not in page] == []
 
 
 MODULE = runpy.run_path(str(ROOT / "benchmarks" / "gap_tables.py"))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sessions
+from fp8parity import shipped
 from fp8parity.judging import policy, references
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.rows import Band, Rule, Trend
@@ -269,8 +269,5 @@ def test_without_the_line_a_folder_stands_alone(folder):
         policy.load(folder, sessions.DAY).loss_row(of_model("tiny"))
 
 
-def test_a_folder_without_a_policy_is_told_what_to_write(tmp_path):
-    path, adds = tmp_path / policy.FILE, '[[extends]] with goldens = "shipped"'
-    says = f"{path}: cannot be read: No such file or directory. To add to the shipped goldens, it needs {adds}"
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        policy.load(tmp_path, sessions.DAY)
+def test_a_folder_without_a_policy_adds_to_the_shipped_one(tmp_path):
+    assert policy.load(tmp_path, sessions.DAY).loss == policy.load(shipped.folder("golden"), sessions.DAY).loss
