@@ -57,9 +57,9 @@ def options() -> str:
     rows = []
     for o in OPTIONS:
         flag = o.short_name if o.short else o.flag
-        choices = o.arguments.get("choices")
-        value = o.arguments.get("metavar") or ("{" + ",".join(choices) + "}" if choices else "")
-        rows.append((f"`{f'{flag} {value}'.strip()}`", f"`{o.name}`" if o.ini else "-", f"{o.help}."))
+        choices = ", ".join(f"`{name}`" for name in o.arguments.get("choices", ()))
+        named = f"{flag} {o.arguments.get('metavar', '')}".strip()
+        rows.append((f"`{named}`", f"`{o.name}`" if o.ini else "-", f"{o.help}{': ' * bool(choices)}{choices}."))
     return table(("option", "setting", "meaning"), *rows)
 
 

@@ -174,7 +174,7 @@ def test_command_in_a_page_runs(block, command, folder, monkeypatch, stand_in, c
     if program == "fp8parity":
         check_fp8parity(arguments, monkeypatch, stand_in)
     elif program == "pytest":
-        if block.page == own_models.PAGE:
+        if block.page in (own_models.PAGE, own_models.TUTORIAL):
             own_models.write(folder, own_models.SHORT)
             monkeypatch.syspath_prepend(folder)
         check_pytest(arguments, monkeypatch, conftest(block.page))
