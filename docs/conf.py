@@ -51,7 +51,18 @@ def list_fields(app: Sphinx, what: str, name: str, obj: object, options: object,
     lines[:] = "\n".join(lines).split("\n")
 
 
+def shorten_defaults(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Name default operands and specs in a signature, in place of all their fields."""
+    if signature:
+        signature = re.sub(r"Operand\((?:[^()]|\([^()]*\))*\)", "BF16", signature)
+        signature = re.sub(r"LinearSpec\([^()]*\)", "LinearSpec()", signature)
+    return signature, returned
+
+
 def setup(app: Sphinx) -> None:
     """Connect what changes pages."""
     app.connect("autodoc-process-docstring", list_fields)
+    app.connect("autodoc-process-signature", shorten_defaults)
     app.connect("doctree-resolved", name_pages)
