@@ -104,6 +104,21 @@ def test_tied_linear_with_a_copy_is_refused(copying, eager):
     assert [m.fqn for m in trained(small(keep=("unembed",)), "te-current").inventory] == ["inner"]
 
 
+@pytest.mark.parametrize(
+    ("keep", "message"),
+    [
+        (("inner", "unenbed"), "unknown part of a linear's name in keep 'unenbed': did you mean unembed?"),
+        (("embedding",), "unknown part of a linear's name in keep 'embedding'"),
+        ("inner", r"keep is the string 'inner'; give a tuple: keep=\('inner',\)"),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["bf16", "te-current"])
+def test_keep_that_names_no_linear_is_refused(keep, message, recipe, eager):
+    """The embedding has no linear: to keep it says nothing."""
+    with pytest.raises(ValueError, match=message):
+        trained(small(keep=keep, factory=lambda seed: Pair(tied=False)), recipe)
+
+
 def frozen(seed: int) -> nn.Module:
     module = Pair(tied=False)
     module.inner.weight.requires_grad_(False)

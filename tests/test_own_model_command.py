@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -52,12 +53,15 @@ def test_golden_is_recorded_then_judged(tmp_path):
     golden = json.loads((project / "golden" / "loss" / "my-gpt2-chain.json").read_text())
     assert [len(s["replicas"]) for s in golden["seeds"]] == [1, 1] and golden["gradients"] == []
     commit(project)
-    done = start(project, "--recipe", "te-current", "--recipe", "bf16")
+    done = start(project, "--recipe", "te-current", "--recipe", "bf16", "--parity-report", "out.json")
     assert done.returncode == 0, done.stdout
     assert "Accept: all 2 checks are green" in done.stdout
     assert "no rule limits the first gradient norm of bf16 on my-gpt2" in done.stdout
     assert "first gradient of te-current" not in done.stdout
     assert run("fp8parity", "judge", ".parity", cwd=project).returncode == 0
+    [printed] = {r["command"] for r in json.loads((project / "out.json").read_text())["rows"] if r["recipe"] != "bf16"}
+    program, *arguments = shlex.split(printed)
+    assert run(program, *arguments, cwd=project).returncode == 0, printed
     done = run(
         "pytest",
         "suites",
@@ -259,6 +263,6 @@ def test_numerics_checks_need_a_model_of_this_project(session):
     cell = Cell(model="pair", recipe="te-current", execution=Execution.EMULATED, corpus="chain")
     assert session.skip_reason("gradients", cell) == NOT_OURS.format("pair")
     for work in (lambda: session.measure("gradients", cell), lambda: session.spec(cell)):
-        with pytest.raises(ValueError, match="pair is your own model, and this check needs one of this project's"):
+        with pytest.raises(ValueError, match="pair is your own, and this check needs a model of this project"):
             work()
     assert session.gradients(cell.control) == []

@@ -46,6 +46,16 @@ def test_rule_leaves_its_blocks_in_bf16(rule, left):
     assert set(found.values()) == {BASE.own}
 
 
+def test_filter_that_names_no_linear_is_refused():
+    """The filter of every recipe, lm_head, need not name one."""
+    recipe = replace(BASE, filters=("lm_head", "q_proj", "qq_proj"))
+    with pytest.raises(
+        ValueError, match="^ao-tensorwise: no linear of the model has the name of the filter qq_proj; it has 4"
+    ):
+        recipe.placements(LINEARS)
+    assert len(replace(BASE, filters=("lm_head", "q_proj")).placements(LINEARS[:-1])) == 12
+
+
 def test_rule_about_one_gemm_leaves_the_others():
     found = ruled(Rule(blocks=(0,), gemms=("wgrad",))).placements(LINEARS)
     assert len(found) == 16
