@@ -60,9 +60,9 @@ class TestFormats:
         text = RENDERERS[".md"](faulty)
         assert text.splitlines()[2] == f"**{faulty.sentence}**"
         row = next(r for r in faulty.rows if (r.recipe, r.model) == ("te-current", "mini"))
-        assert f"| te-current | mini | native | {row.gap} | 0.50% | 3 | - | fail |" in text
+        assert f"| te-current | mini | native | {row.gap} | 0.50% | 3 | - | fail | {row.cost} |" in text
         assert {line.count("|") for line in text.splitlines() if line.startswith("|") and "mini | native" in line} == {
-            9
+            10
         }
         assert (
             "* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native" in text and "1.43x (70B), 1.53x (405B)" in text

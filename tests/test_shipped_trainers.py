@@ -50,6 +50,17 @@ def test_every_example_names_its_trainers():
     assert all(len((path.parent / "train.py").read_text().splitlines()) <= 100 for path in files)
 
 
+@pytest.mark.parametrize("records", sorted(EXAMPLES.glob("*/records-*.zip")), ids=lambda path: path.parent.name)
+def test_committed_gate_is_green_and_on_the_page(records):
+    done = run("fp8parity", "judge", str(records), "--golden-dir", str(records.parent / "golden"))
+    assert done.returncode == 0 and "Accept: all 3 checks are green." in done.stdout
+    page = (ROOT / "docs/trainers.md").read_text()
+    rows = [line for line in done.stdout.splitlines() if line.startswith("pass") and " ao-" in line]
+    assert len(rows) == 2
+    for row in rows:
+        assert " ".join(row.split()[1:4]) in page, row
+
+
 @pytest.mark.slow
 def test_fault_inside_hugging_face_is_named(tmp_path):
     pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
-from fp8parity.trainers import launch, spec
+from fp8parity.trainers import launch, runs, spec
 from processes import Done, run
 from projects import commit
 
@@ -182,6 +183,19 @@ def test_file_without_trainers_is_refused(tmp_path):
             spec.load(tmp_path / "t.toml")
     with pytest.raises(ValueError, match="no such file"):
         spec.load(tmp_path / "none.toml")
+
+
+def test_packages_are_those_that_an_import_takes(tmp_path, monkeypatch):
+    for folder, version in {"first": "2.0", "second": "1.0"}.items():
+        made = tmp_path / folder / f"some_thing-{version}.dist-info"
+        made.mkdir(parents=True)
+        (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: some_thing\nVersion: {version}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'first'}:{tmp_path / 'second'}")
+    runs.installed_for.cache_clear()
+    assert runs.installed_for(sys.executable, "cpu", ())[0]["some-thing"] == "2.0"
+    runs.installed_for.cache_clear()
+    with pytest.raises(ValueError, match="python: no-such-python cannot be run"):
+        runs.installed_for("no-such-python", "cpu", ())
 
 
 def test_program_that_cannot_start_is_named(tmp_path):
