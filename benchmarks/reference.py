@@ -13,6 +13,7 @@ import ast
 import inspect
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -32,6 +33,7 @@ from fp8parity.records.cell import Strict
 from fp8parity.records.check_names import CHECKS
 from fp8parity.report.sentence import PAGES, grouped
 from fp8parity.runs.writers import WRITERS
+from fp8parity.trainers.spec import Trainer
 from fp8parity.workload.config import MODELS
 from fp8parity.workload.presets import presets
 
@@ -57,9 +59,9 @@ def options() -> str:
     rows = []
     for o in OPTIONS:
         flag = o.short_name if o.short else o.flag
-        choices = o.arguments.get("choices")
-        value = o.arguments.get("metavar") or ("{" + ",".join(choices) + "}" if choices else "")
-        rows.append((f"`{f'{flag} {value}'.strip()}`", f"`{o.name}`" if o.ini else "-", f"{o.help}."))
+        choices = ", ".join(f"`{name}`" for name in o.arguments.get("choices", ()))
+        named = f"{flag} {o.arguments.get('metavar', '')}".strip()
+        rows.append((f"`{named}`", f"`{o.name}`" if o.ini else "-", f"{o.help}{': ' * bool(choices)}{choices}."))
     return table(("option", "setting", "meaning"), *rows)
 
 
@@ -115,19 +117,24 @@ def keys(kind: type[Strict]) -> str:
     """Return the keys of a row and their defaults. Raises ``KeyError`` for a key that no docstring explains."""
     told = {name: text for one in reversed(kind.__mro__) for name, text in terms(vars(one).get("__doc__") or "")}
     common = Row.model_fields if issubclass(kind, Selector) and kind is not Row else {}
-    shown = [(n, f) for n, f in kind.model_fields.items() if n not in common and not f.exclude]
+    own = [(n, f) for n, f in kind.model_fields.items() if n not in common and not f.exclude]
+    shown = [(n, f) for n, f in own if not (kind is Trainer and n in ("name", "folder", "file"))]  # no keys
     rows = [(f"`{n}`", "required" if f.is_required() else default(f.default), code(told[n])) for n, f in shown]
     return table(("key", "default", "meaning"), *rows)
 
 
 def default(value: object) -> str:
     """Return a default as TOML."""
-    return "-" if value in (None, "", (), {}) else f"`{json.dumps(value)}`"
+    if value == sys.executable:
+        return "that of pytest"
+    return "-" if value in (None, "", (), [], {}) else f"`{json.dumps(value)}`"
 
 
 def terms(doc: str) -> Iterator[tuple[str, str]]:
     """Yield the lines "name, other: text" of a docstring, each name alone."""
-    for names, text in re.findall(r"^([\w-]+(?:, [\w-]+)*): (.*(?:\n {2,}\S.*)*)$", inspect.cleandoc(doc), re.M):
+    clean = inspect.cleandoc(doc)
+    lines = inspect.cleandoc(clean.partition("Args:\n")[2] or clean)
+    for names, text in re.findall(r"^([\w-]+(?:, [\w-]+)*): (.*(?:\n {2,}\S.*)*)$", lines, re.M):
         for name in names.split(", "):
             yield name, " ".join(text.split())
 
@@ -308,6 +315,7 @@ BLOCKS = {
     "changes": Made("report.md", lambda: decisions(decide.CHANGED)),
     "checks": Made("report.md", checks),
     "formats": Made("your-runs.md", writers),
+    "trainer keys": Made("trainers.md", lambda: keys(Trainer)),
 }
 
 

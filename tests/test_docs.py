@@ -33,6 +33,7 @@ SHOWING = {"gemm", "split"}
 """Subcommands that need a GPU, and with ``--from`` take seconds."""
 ONE_PART = {"tests": "tests/test_words.py", "suites/numerics": "suites/numerics/test_numerics.py::test_gradients"}
 CONFIG = {
+    "model_type": "llama",
     "hidden_size": 2048,
     "intermediate_size": 8192,
     "num_attention_heads": 32,
@@ -49,7 +50,7 @@ COMMANDS = {
     tuple("" if option in FREE else word for option, word in zip(("", *c), c, strict=False)): (b, c)
     for b in reversed(BLOCKS)
     for c in commands(b)
-    if "my_suites" not in c  # the reader's: test_shipped.py runs them
+    if not {"my_suites", "trainers.toml", "train.py"} & set(c)  # the reader's: test_shipped.py runs them
 }
 """Each command once, with the first block that shows it."""
 SHOWN = [pytest.param(b, id=b.id) for b in BLOCKS if b.output and b.language == "python"]
@@ -174,7 +175,7 @@ def test_command_in_a_page_runs(block, command, folder, monkeypatch, stand_in, c
     if program == "fp8parity":
         check_fp8parity(arguments, monkeypatch, stand_in)
     elif program == "pytest":
-        if block.page == own_models.PAGE:
+        if block.page in (own_models.PAGE, own_models.TUTORIAL):
             own_models.write(folder, own_models.SHORT)
             monkeypatch.syspath_prepend(folder)
         check_pytest(arguments, monkeypatch, conftest(block.page))

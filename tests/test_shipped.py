@@ -229,21 +229,20 @@ class TestEmptyFolder:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["your-model.md", "extend.md"])
-def test_page_followed_literally_from_an_empty_folder_works(name, installed, tmp_path):
+@pytest.mark.parametrize("names", [("tutorial-model.md", "your-model.md"), ("tutorial-runs.md",), ("extend.md",)])
+def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tmp_path):
     """Files get the name that the page says last before them; what is said of one file twice follows in it."""
     (tools := tmp_path / "tools").mkdir()
     (folder := tmp_path / "empty").mkdir()
-    for program, given in {"fp8parity": "fp8parity", "pytest": f"pytest {' '.join(ENTRY)}"}.items():
-        (tools / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m {given} "$@"\n')
+    for program, given in {"fp8parity": "-m fp8parity", "pytest": f"-m pytest {' '.join(ENTRY)}", "python": ""}.items():
+        (tools / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" -P {given} "$@"\n')
         (tools / program).chmod(0o755)
     (folder / ".gitconfig").write_text("[user]\nname = t\nemail = t@t\n")
-    page = ROOT / "docs" / name
-    for path in (page.parent / "examples").glob("*.py") if name == "your-model.md" else ():
+    for path in (ROOT / "docs/examples").glob("*.py") if "your-model.md" in names else ():
         shutil.copy(path, folder)
     ran = 0
-    for block in blocks(page):
-        lines = page.read_text().splitlines()[: block.line]
+    for block in (b for name in names for b in blocks(ROOT / "docs" / name) if "pip install" not in b.text):
+        lines = block.page.read_text().splitlines()[: block.line]
         if block.language in ("python", "toml"):
             file = folder / [*re.findall(r"`([\w/]+\.(?:py|toml))`", "\n".join(lines))][-1]
             file.parent.mkdir(exist_ok=True)
