@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import reports
 from fp8parity.prediction.basis import PRODUCTS, Basis, basis
-from fp8parity.prediction.sizes import attention_flops, parameters, rest_bytes
+from fp8parity.prediction.sizes import attention_flops, rest_bytes
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
@@ -58,7 +58,7 @@ def step(work: Workload, recipe: str, block: bool = False) -> float:
     seconds = sum(g.count * _linear(recipe, g) for g in linears)
     seconds += attention(work.micro_batch, work.sequence, s.heads, s.head_dim) + layer_rest(work)
     return layers * seconds + (
-        0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * parameters(work) / BANDWIDTH
+        0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * s.count_parameters() / BANDWIDTH
     )
 
 

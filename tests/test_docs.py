@@ -33,6 +33,7 @@ SHOWING = {"gemm", "split"}
 """Subcommands that need a GPU, and with ``--from`` take seconds."""
 ONE_PART = {"tests": "tests/test_words.py", "suites/numerics": "suites/numerics/test_numerics.py::test_gradients"}
 CONFIG = {
+    "model_type": "llama",
     "hidden_size": 2048,
     "intermediate_size": 8192,
     "num_attention_heads": 32,

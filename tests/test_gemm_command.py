@@ -80,6 +80,10 @@ def test_published_rows_match_recipe_and_gpu(recipe, hopper, blackwell):
     [
         (["no-model"], "unknown model 'no-model'"),
         (["missing/config.json"], "missing/config.json: cannot be read"),
+        (
+            ["meta-llama/Llama-3.1-8B"],
+            "meta-llama/Llama-3.1-8B is no file or folder; of a repository give its config.json",
+        ),
         (["16x32"], "'16x32' is no GEMM"),
         (["llama3-8b", "--micro-batch", "0"], "'0' is not a whole number of 1 or more"),
         (["llama3-8b", "--pairs", "5"], "'5' is not a number from 6 to 1000"),
@@ -168,7 +172,7 @@ def timed(tmp_path, monkeypatch) -> list[str]:
     return seen
 
 
-def model(tmp_path, **changes: int) -> str:
+def model(tmp_path, **changes: object) -> str:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIG | changes))
     return str(path)
@@ -187,6 +191,57 @@ def test_named_recipe_that_does_not_fit_is_refused(timed, tmp_path, capsys, chan
     assert main(["gemm", model(tmp_path, **changes), *args, "--recipe", "te-current"]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err, timed) == ("", f"fp8parity: te-current: {words}\n", [])
+
+
+HYBRID = {
+    "model_type": "nemotron_h", "layers_block_type": ["mamba", "moe", "attention", "moe"], "mamba_num_heads": 16, "mamba_head_dim": 64,
+    "n_groups": 2, "ssm_state_size": 64, "n_routed_experts": 24, "moe_intermediate_size": 256, "num_experts_per_tok": 3, "head_dim": 128,
+    "moe_shared_expert_intermediate_size": 512, "num_key_value_heads": 2,
+}  # fmt: skip
+
+
+def test_a_hybrid_model_is_timed_by_its_own_linears(timed, tmp_path, monkeypatch, capsys):
+    """Experts are groups with the tokens that each has on average; a router is named and not timed."""
+    pytest.importorskip("transformers")
+    requests = []
+
+    def measured(request, *args, **terms):
+        requests.append(request)
+        return made("llama3-8b")
+
+    monkeypatch.setattr("fp8parity.timing.gemms.measure", measured)
+    path = model(tmp_path, **HYBRID, num_hidden_layers=4)
+    assert main(["gemm", path, "--sequence", "512", "--recipe", "te-current"]) == 0
+    assert capsys.readouterr().out.startswith("left out: mixer.gate (24x1024, a router)\n")
+    [request] = requests
+    found = {g.name: (g.m, g.n, g.k, g.groups, g.count) for g, part in request.linears() if part == "layer"}
+    assert found["mixer.experts.up_proj"] == (64, 256, 1024, 24, 2)
+    assert found["mixer.q_proj"] == (512, 1024, 1024, 1, 1)
+    assert found["mixer.in_proj"] == (512, 2 * 1024 + 2 * 2 * 64 + 16, 1024, 1, 1)
+    assert [(g.name, g.n) for g, part in request.linears() if part == "model"] == [("lm_head", 32_000)]
+    assert (
+        main(
+            [
+                "gemm",
+                model(tmp_path, **HYBRID | {"mamba_num_heads": 17, "n_groups": 1}, num_hidden_layers=4),
+                "--recipe",
+                "te-current",
+            ]
+        )
+        == 2
+    )
+    assert (
+        "te-current: mixer.in_proj has 2321 output features (N), and they are not divisible by 16"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("command", [["predict"], ["block", "--recipe", "bf16"], ["split", "--recipe", "bf16"]])
+def test_a_hybrid_model_has_no_block(tmp_path, capsys, command):
+    pytest.importorskip("transformers")
+    assert main([command[0], model(tmp_path, **HYBRID, num_hidden_layers=4), *command[1:]]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert ": its 4 layers are not all alike (mixer.in_proj runs 1x); only layers of one kind" in line
 
 
 def test_default_recipes_that_do_not_fit_are_left_out(timed, capsys):

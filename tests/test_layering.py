@@ -53,7 +53,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "shipped": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"config", "schedule", "presets", "shapes"},
+    "workload": {"config", "hf_config", "schedule", "presets", "shapes"},
     "trainers": {"__init__", "spec"},
     "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
 }

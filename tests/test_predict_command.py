@@ -20,6 +20,7 @@ from fp8parity.records.schema import Throughput
 from fp8parity.records.storage import gpu_slug
 from fp8parity.records.times import DeviceProfile
 from fp8parity.workload import shapes
+from fp8parity.workload.hf_config import read_config
 from processes import ROOT
 
 CONFIG = {
@@ -65,7 +66,7 @@ def test_a_config_is_predicted(config, measurements, capsys):
     [native] = [line for line in text.splitlines() if line.startswith("te-current") and " native " in line]
     ratio = float(native.split()[3].rstrip("x"))
     low, high = (float(x) for x in native.split("[")[1].split("]")[0].split(","))
-    work = shapes.Workload(shapes.read_config(config), 4, 4096)
+    work = shapes.Workload(read_config(config), 4, 4096)
     true = gpu.step(work, "bf16") / gpu.step(work, "te-current") * 1.05
     assert low < ratio < high and ratio == pytest.approx(true, rel=0.05)
     assert "the spread of 3 measured cells of 3 other models" in text

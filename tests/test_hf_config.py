@@ -1,0 +1,243 @@
+"""What is read of a config.json equals what its model multiplies, for every causal LM of transformers, or is refused. No network."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import socket
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fp8parity.workload import hf_config
+from fp8parity.workload.hf_config import CHECKED, read_config
+from fp8parity.workload.shapes import ModelShape
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+TYPES = sorted(transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+SAMPLE = [
+    "apertus", "arcee", "bert", "bloom", "deepseek_v3", "ernie4_5_moe", "falcon", "falcon_h1", "gemma3_text",
+    "glm4_moe", "gpt2", "gpt_oss", "jamba", "llama", "llama4_text", "mamba2", "mixtral", "nemotron_h", "opt",
+    "persimmon", "phi3", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next",
+]  # fmt: skip
+LOOPS = ("dory", "hrm_text", "zamba", "zamba2")
+"""Model types that run some of their blocks more than once."""
+CONFIG = {
+    "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 8, "num_hidden_layers": 2,
+    "vocab_size": 32_000,
+}  # fmt: skip
+Sizes = dict[str, Counter[tuple[int, ...]]]
+"""Name of a linear in its layer -> (groups, n, k) -> how many the model has. Of experts n and k are in order of size."""
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """Fail a test that opens a connection."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+
+
+def write(folder: Path, config: dict[str, Any]) -> Path:
+    path = folder / "config.json"
+    path.write_text(json.dumps(config, default=str))
+    return path
+
+
+def name_in_layer(name: str) -> str:
+    """mlp.experts.down_proj for model.layers.3.mlp.experts.down_proj."""
+    outer, index, inner = re.fullmatch(r"(.*?\.(\d+)\.)?(.+?)(?:\.weight)?", name).groups()  # type: ignore[union-attr]
+    return re.sub(r"\.\d+(?=\.)", "", f"{outer}{inner}" if index and inner == "weight" else inner)
+
+
+def size(groups: int, n: int, k: int) -> tuple[int, ...]:
+    return (groups, *sorted((n, k))) if groups > 1 else (groups, n, k)
+
+
+def of_modules(model: Any) -> Sizes:
+    """The linears that a model has by the classes of its modules."""
+    found: Sizes = {}
+    for prefix, module in model.named_modules():
+        turned = type(module).__name__ == "Conv1D"
+        for name, p in module.named_parameters(prefix, recurse=False):
+            grouped = p.dim() == 3 and type(module).__name__.endswith("Experts")
+            if grouped or (p.dim() == 2 and (turned or isinstance(module, torch.nn.Linear))):
+                short = "lm_head" if module is model.get_output_embeddings() else name_in_layer(name)
+                n, k = p.shape[-2:][::-1] if turned else p.shape[-2:]
+                found.setdefault(short, Counter())[size(p.shape[0] if grouped else 1, n, k)] += 1
+    return found
+
+
+def of_reading(shape: ModelShape) -> Sizes:
+    """The same of what was read."""
+    found: Sizes = {}
+    for g in shape.linears:
+        found.setdefault(g.name.removesuffix(f" {g.n}x{g.k}"), Counter())[size(g.groups, g.n, g.k)] += g.count
+    return found
+
+
+def meta_model(kind: str) -> Any:
+    """The decoder of the class defaults of a model type."""
+    config = transformers.CONFIG_MAPPING[kind]()
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config.get_text_config(decoder=True))
+
+
+def check(kind: str, folder: Path) -> str:
+    """Compare what is read of a model type with its modules. Return "" or why it was refused."""
+    try:
+        defaults = transformers.CONFIG_MAPPING[kind]().to_dict()
+    except Exception as error:  # the class has no defaults
+        return f"no defaults: {error}"
+    try:
+        shape = read_config(write(folder, defaults))
+    except ValueError as error:
+        return str(error).split(": ", 1)[1]
+    model = meta_model(kind)
+    assert shape.parameters == sum(p.numel() for p in model.parameters())
+    got = of_reading(shape)
+    for name, sizes in of_modules(model).items():
+        assert got[name].keys() == sizes.keys(), name
+        # A module that runs in a loop counts as often as it runs.
+        assert kind in LOOPS or got[name] == sizes, name
+    if not shape.unlike:  # dimensions describe these layers
+        of_dimensions = sum(g.n * g.k * g.groups * g.count for g in shape.layer(1)) * shape.layers
+        assert of_dimensions == sum(g.n * g.k * g.groups * g.count for g in shape.linears if g.place == "layer")
+        assert [(g.n, g.k) for g in shape.head(1)] == [(g.n, g.k) for g in shape.linears if g.place == "model"]
+    return ""
+
+
+@pytest.mark.parametrize("kind", SAMPLE)
+def test_linears_of_a_model_type_equal_its_modules(kind, tmp_path):
+    assert check(kind, tmp_path) == ""
+
+
+@pytest.mark.slow
+def test_every_causal_model_is_right_or_refused(tmp_path, capsys):
+    refused = {kind: why for kind in TYPES if (why := check(kind, tmp_path))}
+    with capsys.disabled():
+        print(f"\n{len(TYPES) - len(refused)} of {len(TYPES)} model types are right, {len(refused)} refused, 0 wrong:")
+        print("\n".join(f"  {kind}: {why[:160]}" for kind, why in refused.items()))
+    assert len(refused) < 0.25 * len(TYPES)
+
+
+COUNTED: dict[str, tuple[float, dict[str, Any]]] = {
+    "nemotron_h": (31.58, {
+        "hidden_size": 2688, "intermediate_size": 1856, "num_hidden_layers": 52, "num_attention_heads": 32, "num_key_value_heads": 2, "head_dim": 128,
+        "vocab_size": 131072, "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME", "n_routed_experts": 128,
+        "n_shared_experts": 1, "num_experts_per_tok": 6, "moe_intermediate_size": 1856, "moe_shared_expert_intermediate_size": 3712,
+        "mamba_num_heads": 64, "mamba_head_dim": 64, "n_groups": 8}),
+    "ernie4_5_moe": (21.83, {
+        "hidden_size": 2560, "intermediate_size": 12288, "moe_intermediate_size": 1536, "num_hidden_layers": 28, "num_attention_heads": 20,
+        "num_key_value_heads": 4, "head_dim": 128, "moe_num_experts": 64, "moe_num_shared_experts": 2, "moe_k": 6, "vocab_size": 103424,
+        "tie_word_embeddings": True}),
+    "qwen3_moe": (16.94, {
+        "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128, "num_experts_per_tok": 8,
+        "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "decoder_sparse_step": 2, "vocab_size": 151936}),
+}  # fmt: skip
+"""Models whose old reading was wrong: billions of parameters, and the keys (Nemotron 3 Nano, ERNIE 4.5 21B, a sparse step of 2)."""
+
+
+@pytest.mark.parametrize("kind", COUNTED)
+def test_mixed_layers_are_counted_as_they_run(kind, tmp_path):
+    billions, keys = COUNTED[kind]
+    shape = read_config(write(tmp_path, {"model_type": kind} | keys))
+    assert shape.parameters / 1e9 == pytest.approx(billions, abs=0.01)
+    assert "layers are not all alike" in shape.unlike
+    experts = [g for g in shape.linears if g.groups > 1]
+    assert {g.rows for g in experts} == {keys.get("num_experts_per_tok", keys.get("moe_k"))}
+    assert [f"{keys['hidden_size']}, a router" in text for text in shape.left_out] == [True]
+
+
+def test_experts_and_a_shared_expert_have_dimensions(tmp_path):
+    """Llama 4 runs all experts on all tokens in transformers; a trainer runs those of a token. The vision tower is named."""
+    text = {
+        "model_type": "llama4_text", "hidden_size": 512, "intermediate_size": 256, "intermediate_size_mlp": 1024, "num_local_experts": 8,
+        "num_experts_per_tok": 1, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 128,
+        "interleave_moe_layer_step": 1, "vocab_size": 1024,
+    }  # fmt: skip
+    shape = read_config(write(tmp_path, {"model_type": "llama4", "text_config": text}))
+    assert (shape.unlike, shape.experts, shape.experts_per_token, shape.shared) == ("", 8, 1, 256)
+    assert shape.left_out == ("vision", "feed_forward.router (8x512, a router)")
+    assert [(g.name, g.m, g.n, g.k, g.groups) for g in shape.layer(64)][2:4] == [
+        ("experts gate and up", 8, 512, 512, 8), ("experts down", 8, 512, 256, 8),
+    ]  # fmt: skip
+
+
+def test_a_block_that_runs_twice_counts_twice(tmp_path):
+    """dory runs some of its blocks in a loop."""
+    shape = read_config(write(tmp_path, transformers.CONFIG_MAPPING["dory"]().to_dict()))
+    (modules,) = of_modules(meta_model("dory"))["self_attn.q_proj"].values()
+    assert {g.name: g.count for g in shape.linears}["self_attn.q_proj"] > modules
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"model_type": None}, "lacks the key model_type"),
+        ({"vocab_size": None}, "lacks the key vocab_size; add it"),
+        ({"model_type": "gpt2", "n_embd": None, "hidden_size": None, "n_layer": 2, "n_head": 2}, r"lacks the key n_embd \(or hidden_size\)"),
+        ({"hidden_act": "swishy"}, "key hidden_act: 'swishy' is unknown"),
+        ({"hidden_size": "big"}, "hidden_size"),
+        ({"hidden_size": 2**40}, "transformers cannot build it"),
+        ({"vocab_size": 2**33}, "lm_head is 8589934592x1024; a dimension of a GEMM is at most"),
+        ({"num_attention_heads": 7}, "not a multiple of the number of attention heads"),
+        ({"num_hidden_layers": 10**6}, "at most 1000 are read"),
+        ({"model_type": "kimi_k2", "auto_map": {"AutoConfig": "a.B"}}, "needs its repository's own code, which is never run"),
+        ({"model_type": "vit"}, "no causal language model"),
+        ({"model_type": "bart"}, "is not run by text alone"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_refused_in_one_sentence(tmp_path, keys, words):
+    path = write(tmp_path, {k: v for k, v in (CONFIG | keys).items() if v is not None})
+    with pytest.raises(ValueError, match=f"^{re.escape(str(path))}: .*{words}") as caught:
+        read_config(path)
+    assert len(str(caught.value).splitlines()) == 1 and len(str(caught.value)) < 500
+
+
+@pytest.fixture
+def without_transformers(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        hf_config.importlib.util, "find_spec", lambda name: None if name == "transformers" else find(name)
+    )
+
+
+@pytest.mark.parametrize("kind", CHECKED)
+def test_a_checked_type_reads_alike_without_transformers(kind, tmp_path, request):
+    """Every combination of the keys that change a linear or a number of parameters."""
+    paths = []
+    for kv, head, tied in product((8, 2), (128, 64), (True, False)):
+        folder = tmp_path / f"{kv}-{head}-{tied}"
+        folder.mkdir()
+        # Qwen2 has no head_dim: the class ignores the key.
+        keys = {"num_key_value_heads": kv, "tie_word_embeddings": tied} | (
+            {"head_dim": head} if kind != "qwen2" else {}
+        )
+        paths.append(write(folder, CONFIG | {"model_type": kind} | keys))
+    built = [read_config(path) for path in paths]
+    request.getfixturevalue("without_transformers")
+    assert [read_config(path) for path in paths] == [replace(shape, linears=()) for shape in built]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"model_type": "qwen3_moe"}, r'model_type qwen3_moe is read from .*: pip install "fp8-parity\[hf\]"$'),
+        ({"attention_bias": True}, r"model_type llama with attention_bias is read from"),
+        ({"model_type": "mistral"}, "lacks the key num_key_value_heads"),
+        ({"hidden_size": 10.5}, "key hidden_size: '10.5' is not a whole number"),
+    ],
+)
+def test_without_transformers_other_types_name_the_extra(tmp_path, without_transformers, keys, words):
+    with pytest.raises(ValueError, match=words):
+        read_config(write(tmp_path, CONFIG | keys))
