@@ -119,7 +119,10 @@ def keys(kind: type[Strict]) -> str:
     common = Row.model_fields if issubclass(kind, Selector) and kind is not Row else {}
     own = [(n, f) for n, f in kind.model_fields.items() if n not in common and not f.exclude]
     shown = [(n, f) for n, f in own if not (kind is Trainer and n in ("name", "folder", "file"))]  # no keys
-    rows = [(f"`{n}`", "required" if f.is_required() else default(f.default), code(told[n])) for n, f in shown]
+    rows = [
+        (f"`{n}`", "required" if f.is_required() else default(None if f.default_factory else f.default), code(told[n]))
+        for n, f in shown
+    ]
     return table(("key", "default", "meaning"), *rows)
 
 
