@@ -154,7 +154,7 @@ def check_script(path: str, *arguments: str) -> None:
 def check_pip(*arguments: str) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for a in arguments:
-        for name in re.findall(r"^(?:\.|fp8-parity)\[(.*)\]$", a):
+        for name in re.findall(r"^(?:\.|(?:\.{1,2}/)?fp8-parity)\[(.*)\]$", a):
             assert set(name.split(",")) <= set(extras), a
 
 
