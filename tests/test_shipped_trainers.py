@@ -37,7 +37,7 @@ COUNT = """
 """
 FAULTS = {
     "stale weights": (STALE, ["--fp8=tensorwise"], "the gap to BF16 is outside the margin"),
-    "another count": (COUNT, ["--fp8=tensorwise"], "the loss left the step band around BF16's"),
+    "another count": (COUNT, ["--fp8=tensorwise"], "such a gain is a fault"),
     "other data": ("", ["--fp8=tensorwise", "--data-seed=7"], "trained on other batches than BF16"),
     "filter of nothing": ("", ["--fp8=tensorwise", "--keep=model"], "equal BF16's to the bit: nothing was quantized"),
 }
