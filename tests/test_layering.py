@@ -28,7 +28,7 @@ ROOMS = {
     "distributed": "checks training recipes workload records",
     "runner": "trainers timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
-    "bisection": "",
+    "bisection": "trainers",
     "prediction": "recipes workload records",
     "judging": "records runs shipped",
     "planning": "judging records",
