@@ -20,17 +20,29 @@ EXAMPLE = re.sub(
 CONVERGENCE = ("suites/convergence", "--model", "nano")
 
 
+IGNORED = ".parity/\nout.*\n__pycache__/\n.pytest_cache/\n"
+PLUGIN = " -p fp8parity.gate.plugin"
+"""The option of a project without a conftest.py of ours."""
+
+
 def make(folder: Path) -> Path:
     """The example's conftest.py, our suites, a loose policy, a git commit."""
     (folder / "conftest.py").write_text(EXAMPLE)
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\n")
-    (folder / "suites").symlink_to(ROOT / "suites")
-    (folder / "golden").mkdir()
-    (folder / "golden" / "policy.toml").write_text(
+    policy = (
         '[[loss]]\nmargin = 0.1\nseeds = [2, 3]\nmin_loss_drop = 0\nwhy = "twelve steps of one layer"\n'
         '[[golden]]\nleast_seeds = 3\nwhy = "twelve steps of one layer"\n'
     )
-    (folder / ".gitignore").write_text(".parity/\nout.*\n__pycache__/\n.pytest_cache/\n")
+    return complete(folder, policy, plugin="")
+
+
+def complete(folder: Path, policy: str = "", *, plugin: str = PLUGIN, ignored: str = IGNORED) -> Path:
+    """Add settings of pytest, our suites, a policy of its own and a git commit to a user's files."""
+    (folder / "pytest.ini").write_text(f"[pytest]\naddopts = --import-mode=importlib{plugin}\n")
+    (folder / "suites").symlink_to(ROOT / "suites")
+    if policy:
+        (folder / "golden").mkdir()
+        (folder / "golden" / "policy.toml").write_text(policy)
+    (folder / ".gitignore").write_text(ignored)
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     commit(folder)
     return folder

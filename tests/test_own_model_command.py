@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 import shlex
-import subprocess
 from pathlib import Path
 
 import own_models
@@ -17,7 +16,7 @@ from fp8parity.runner import NOT_OURS
 from fp8parity.workload.own import HELD_OUT, OwnModel
 from own_models import Pair, ids, small, trained
 from processes import Done, run
-from projects import commit
+from projects import commit, complete
 from torch import nn
 
 ROOT = Path(__file__).parents[1]
@@ -26,18 +25,8 @@ ROOT = Path(__file__).parents[1]
 def make(folder: Path) -> Path:
     """The files of the page with a short schedule, and our suites. There is no conftest.py."""
     own_models.write(folder, own_models.SHORT)
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p fp8parity.gate.plugin\n")
-    (folder / "suites").symlink_to(ROOT / "suites")
-    (folder / "golden").mkdir()
-    (folder / "golden" / "policy.toml").write_text(
-        own_models.policy()
-        .replace("least_seeds = 3", "least_seeds = 2")
-        .replace("[[loss]]", "[[loss]]\nmin_loss_drop = 0.05")
-    )
-    (folder / ".gitignore").write_text(".parity/\nout.*\n__pycache__/\n.pytest_cache/\n")
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    commit(folder)
-    return folder
+    policy = own_models.policy().replace("least_seeds = 3", "least_seeds = 2")
+    return complete(folder, policy.replace("[[loss]]", "[[loss]]\nmin_loss_drop = 0.05"))
 
 
 def start(project: Path, *args: str) -> Done:

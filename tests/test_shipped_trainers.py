@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import struct
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from fp8parity.workload import corpus
 from fp8parity.workload.models import build, cross_entropy
 from fp8parity.workload.presets import presets
 from processes import run
-from projects import commit
+from projects import complete
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "trainers"
@@ -87,10 +86,7 @@ def test_fault_inside_hugging_face_is_named(tmp_path):
     rows = {name: [f"--fault={name}", *added] for name, (_, added, _) in FAULTS.items()}
     recipes = "".join(f'"{name}" = {added}\n' for name, added in rows.items()).replace("'", '"')
     table.write_text(table.read_text().replace('ao-rowwise = ["--fp8=rowwise"]\n', recipes))
-    (tmp_path / "suites").symlink_to(ROOT / "suites")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p fp8parity.gate.plugin\n")
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    commit(tmp_path)
+    complete(tmp_path)
     done = run("pytest", "suites/convergence", "--trainers", "trainers.toml", "--seeds", "2", "-n", "2", cwd=tmp_path)
     assert done.returncode == 1
     for recipe in ("bf16", "ao-tensorwise"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.trainers import launch, runs, spec
 from processes import Done, run
-from projects import commit
+from projects import complete
 
 ROOT = Path(__file__).parents[1]
 COMMAND = ["{python}", "train.py", "--seed={seed}", "--steps={steps}", "--out={out}"]
@@ -43,14 +42,9 @@ def make(folder: Path, **keys: object) -> Path:
         text += f"[trainer.bigram.{table}]\n{rows}"
     (folder / "trainers.toml").write_text(f"[trainer.bigram]\n{text}")
     shutil.copy(ROOT / "tests" / "numpy_trainer.py", folder / "train.py")
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib -p fp8parity.gate.plugin\n")
-    (folder / "suites").symlink_to(ROOT / "suites")
-    (folder / "golden").mkdir()
-    (folder / "golden" / "policy.toml").write_text('[[extends]]\ngoldens = "shipped"\n')
-    (folder / ".gitignore").write_text(".parity*/\ngolden/\n__pycache__/\n.pytest_cache/\n")
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    commit(folder)
-    return folder
+    return complete(
+        folder, '[[extends]]\ngoldens = "shipped"\n', ignored=".parity*/\ngolden/\n__pycache__/\n.pytest_cache/\n"
+    )
 
 
 def gate(project: Path, *args: str) -> Done:
