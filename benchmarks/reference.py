@@ -13,7 +13,6 @@ import ast
 import inspect
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple, get_args
@@ -128,8 +127,6 @@ def keys(kind: type[Strict]) -> str:
 
 def default(value: object) -> str:
     """Return a default as TOML."""
-    if value == sys.executable:
-        return "that of pytest"
     return "-" if value in (None, "", (), [], {}) else f"`{json.dumps(value)}`"
 
 
