@@ -24,9 +24,9 @@ def loaded(change: Callable[[dict[str, Any]], object]) -> Plant:
     def plant(patch: pytest.MonkeyPatch) -> None:
         real = checkpoint.restore
 
-        def restore(run: Any, saved: dict[str, Any]) -> None:
+        def restore(converted: Any, optimizer: Any, saved: dict[str, Any]) -> None:
             change(saved)
-            real(run, saved)
+            real(converted, optimizer, saved)
 
         patch.setattr(checkpoint, "restore", restore)
 
