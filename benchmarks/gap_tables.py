@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime
 import sys
 from collections.abc import Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -104,7 +104,7 @@ def lengths(runs: Sequence[Trajectory]) -> list[str]:
         raise ValueError("give runs of one model and schedule, on a corpus with a known floor")
     start = first.steps - first.tail
     edges = [e for e in EDGES if e < start]
-    ranges = [*zip(edges, [*edges[1:], start], strict=True), (start, first.steps)]
+    ranges = [*pairwise([*edges, start]), (start, first.steps)]
     bf16 = [r.loss for r in runs if r.cell.is_control and not r.variant]
     found = sorted(lines(runs), key=lambda line: float(np.mean([g[start:].mean() for g in line.gaps.values()])))
 
