@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import reports
 from fp8parity.judging import loss, stats
+from fp8parity.judging.policy.rows import window_of
 from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.stats import Floats
 from fp8parity.records.schema import Trajectory
@@ -30,7 +31,7 @@ FLOOR, LOSS = 3.3, 3.333
     ("steps", "least", "length"), [(300, 10, 10), (2_000, 10, 10), (20_000, 10, 100), (20_000, 500, 500)]
 )
 def test_long_runs_have_long_windows(steps, least, length):
-    assert stats.window_of(steps, least) == length
+    assert window_of(steps, least) == length
 
 
 @pytest.fixture(scope="module")
