@@ -1,6 +1,7 @@
 """Print the table of record sets, of losses or of speeds, or write docs/gaps.md.
 
 python benchmarks/gap_tables.py golden/records/h200.zip
+python benchmarks/gap_tables.py --lengths FOLDER    (records of benchmarks/long_runs.py)
 python benchmarks/gap_tables.py --write docs/gaps.md
 """
 
@@ -8,13 +9,19 @@ from __future__ import annotations
 
 import datetime
 import sys
+from collections.abc import Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-from fp8parity.judging import policy, references
+import numpy as np
+from fp8parity.judging import policy, references, stats, worth
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import SpeedDetail
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell
+from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import load_records
 from fp8parity.report.summary import CellRow, Evidence, Report
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -49,6 +56,81 @@ def speeds(r: Report) -> list[str]:
 
 def _timed(r: Report) -> list[tuple[Cell, SpeedDetail]]:
     return [(v.cell, v.speed) for v in r.verdicts if v.speed]
+
+
+EDGES = (300, 600, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000)
+"""The ends of the ranges of steps before the judged tail."""
+ALPHA = 0.025
+"""On each side: the intervals over seeds are those of 95%."""
+
+
+ONE_ULP = "bf16, one ulp"
+
+
+class Line(NamedTuple):
+    """The gaps to BF16 of one kind of run, by seed: of each step, relative to BF16's loss."""
+
+    label: str
+    gaps: dict[int, stats.Floats]
+
+
+def lines(runs: Sequence[Trajectory]) -> list[Line]:
+    """Return the gap of each recipe to the mean of BF16's run and replicas of its seed.
+
+    The line of BF16 itself is the gap of its replicas to its run. Replicas of a recipe are averaged with its run.
+    """
+    of: dict[tuple[Cell, int], dict[str, stats.Floats]] = {}
+    for r in runs:
+        if not r.variant or r.variant.startswith("replica"):
+            of.setdefault((r.cell, r.seed), {})[r.variant] = np.asarray(r.loss)
+    made: dict[str, dict[int, stats.Floats]] = {}
+    for (cell, seed), found in of.items():
+        control = of.get((cell.control, seed), {})
+        if cell.is_control:
+            replicas = [loss for variant, loss in found.items() if variant]
+            pair = (np.mean(replicas, axis=0), found[""]) if replicas and "" in found else None
+        else:
+            pair = (np.mean(list(found.values()), axis=0), np.mean(list(control.values()), axis=0)) if control else None
+        label = ONE_ULP if cell.is_control else cell.label
+        if pair:
+            made.setdefault(label, {})[seed] = pair[0] / pair[1] - 1
+    return [Line(label, gaps) for label, gaps in made.items()]
+
+
+def lengths(runs: Sequence[Trajectory]) -> list[str]:
+    """Gaps by range of steps, the share of the excess in the tail, and the difference of each two recipes."""
+    first = runs[0]
+    if len({(r.cell.model, r.spec_hash) for r in runs}) > 1 or first.floor is None:
+        raise ValueError("give runs of one model and schedule, on a corpus with a known floor")
+    start = first.steps - first.tail
+    edges = [e for e in EDGES if e < start]
+    ranges = [*pairwise([*edges, start]), (start, first.steps)]
+    bf16 = [r.loss for r in runs if r.cell.is_control and not r.variant]
+    found = sorted(lines(runs), key=lambda line: float(np.mean([g[start:].mean() for g in line.gaps.values()])))
+
+    def interval(values: Sequence[float]) -> stats.Interval:
+        return stats.mean_interval(values, ALPHA)
+
+    def excess(tail: stats.Interval) -> str:
+        cost = worth.cost(tail, bf16, first.tail, first.floor)
+        return f"{100 * cost.mean:+.2f} ± {100 * (cost.high - cost.mean):.2f}" if cost else "-"
+
+    def both(i: stats.Interval) -> str:
+        return f"{100 * i.mean:+.4f} ± {100 * (i.high - i.mean):.4f}"
+
+    rows = []
+    for label, gaps in found:
+        parts = [interval([float(g[low:high].mean()) for g in gaps.values()]) for low, high in ranges]
+        rows.append([label, str(len(gaps)), *map(both, parts), excess(parts[-1])])
+    heads = ["mean gap, %, steps", "seeds", *(f"{low:,}-{high:,}" for low, high in ranges), "% of the tail's excess"]
+    pairs = []
+    for less, more in combinations([line for line in found if line.label != ONE_ULP], 2):
+        seeds = sorted(less.gaps.keys() & more.gaps.keys())
+        apart = interval([float((more.gaps[s] - less.gaps[s])[start:].mean()) for s in seeds])
+        told = "yes" if not apart.low <= 0 <= apart.high else "no"
+        pairs.append([f"{more.label} - {less.label}", str(len(seeds)), both(apart), excess(apart), told])
+    apart_heads = ["difference in the tail, %", "seeds", "of the loss", "of the excess", "excludes zero"]
+    return [*_markdown(heads, rows), "", *_markdown(apart_heads, pairs)]
 
 
 def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
@@ -95,6 +177,10 @@ def page(today: datetime.date) -> str:
 if __name__ == "__main__":
     if sys.argv[1] == "--write":
         Path(sys.argv[2]).write_text(page(datetime.date.today()))
+        sys.exit()
+    if sys.argv[1] == "--lengths":
+        trained = [r for r in load_records(*map(Path, sys.argv[2:])) if isinstance(r, Trajectory)]
+        print("\n".join(lengths(trained)))
         sys.exit()
     made = report(datetime.date.today(), *map(Path, sys.argv[1:]))
     print(made.sentence)

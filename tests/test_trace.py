@@ -1,0 +1,269 @@
+"""Trace a step: planted faults are named, sound steps are not, and what cannot be said is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import own_models
+import pytest
+from faults import arm, gemms, model, moments, operands, places
+from faults.looks import add_recipes
+from faults.plants import Plant
+from fp8parity import cli
+from fp8parity.checks import places as linears
+from fp8parity.cli import trace as trace_command
+from fp8parity.numerics import emulation
+from fp8parity.recipes import RECIPES
+from fp8parity.records.cell import Execution, Mode
+from fp8parity.tracing import step
+from fp8parity.tracing.step import Trace
+from fp8parity.training import hardware
+from fp8parity.training.variants import Variant
+from fp8parity.workload.own import OwnModel
+from fp8parity.workload.presets import presets
+from torch import nn
+
+MICRO = presets()["micro"]
+SCHEDULE = dataclasses.replace(MICRO.schedule, rows=1)
+UP, Q, K, OUT = "layers.1.mlp.up_proj", *(f"layers.0.attention.{n}_proj" for n in "qko")
+
+ARM = {
+    "gradient of the embedding 2% large": "gradient of weight of embedding",
+    "gradient of the head with flipped signs": "wgrad of lm_head",
+    "gradient of a norm 2% small": "gradient of weight of layers.0.mlp_norm",
+    "gradient of a quantized weight a tenth large": f"wgrad of {OUT}",
+    "queries a tenth large": f"fprop of {Q}",
+    "keys of the token before": f"fprop of {K}",
+    "embedding a hundredth large": "output of embedding",
+    "last norm with another epsilon": "output of norm",
+    "mask off by one": f"input of {OUT}",
+    "positions of another base": "input 2 of layers.0",
+    "positions repeat after 64": "input 2 of layers.0",
+    "residual of the attention dropped": "input of layers.0.mlp_norm",
+    "another activation in one block": "input of layers.0.mlp.down_proj",
+    "one norm in BF16": "output of layers.0.mlp_norm",
+    "head 3% large after the conversion": "fprop of lm_head",
+    "hidden label smoothing": "gradient of output of the model",
+    "loss rounded to BF16": "the loss",
+    "last token without a loss in one arm": "the loss",
+}
+MODEL = {
+    "one output shifted": f"fprop of {UP}",
+    "embedding gradient flipped": "gradient of weight of embedding",
+    "layer not updated": f"wgrad of {UP}",
+}
+PLACES = {
+    "a layer that should be quantized is not": "fprop of layers.0.mlp.up_proj",
+    "a layer that should be in BF16 is quantized": f"fprop of {UP}",
+}
+MOMENTS = {
+    "E5M2 for E4M3 in the input of one linear": f"fprop of {UP}",
+    "E4M3 for E5M2 in the gradient of one linear": f"dgrad of {UP}",
+    "E5M2 for E4M3 in one gradient of blocks": f"dgrad of {UP}",
+    "one gradient rounded to nearest": f"dgrad of {UP}",
+    "one linear without Hadamard": f"wgrad of {UP}",
+    "floor for round-up in one linear": f"fprop of {UP}",
+    "noise of half a decibel at one linear": f"fprop of {UP}",
+    "output of one linear 1% too large": f"fprop of {UP}",
+    "input of one linear rounded once more": f"fprop of {UP}",
+    "one linear with scales of rows": f"fprop of {UP}",
+    "scale of one linear 0.9 times too small": f"fprop of {UP}",
+    "weights of queries and keys share a scale": "fprop of layers.1.attention.k_proj",
+    "amax of one gradient not recorded": f"dgrad of {UP}",
+    "gradient of one linear lost in the first microbatch": f"wgrad of {UP}",
+}
+"""The first operation over its budget by the name of a fault of one operation."""
+EVERYWHERE = {
+    "silent BF16": f"fprop of {Q}",
+    "truncation": f"fprop of {Q}",
+    "scale twice too large": f"fprop of {Q}",
+    "results twice too large": f"fprop of {Q}",
+}
+"""The same for faults of every GEMM: the first one is named. The quantizer itself is at fault in all but the last."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick():
+    """No garbage collection after each step, and no compilation of quantizers: their bits are the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hardware, "reset_state", lambda: None)
+        patch.setattr(emulation, "compiles", lambda: False)
+        emulation.kernel.cache_clear()
+        yield
+    emulation.kernel.cache_clear()
+
+
+def traced(
+    recipe: str, of: OwnModel | None = None, seed: int = 0, variant: Variant | None = None, mode: Mode = Mode.EAGER
+) -> Trace:
+    """Trace micro on one sequence, or an own model."""
+    schedule, corpus = (of.schedule, of.corpus) if of else (SCHEDULE, MICRO.corpus)
+    work = of or MICRO.model, RECIPES[recipe], Execution.EMULATED, schedule, corpus, seed
+    return step.trace(*work, device=own_models.CPU, mode=mode, variant=variant)
+
+
+def planted(plant: Variant | Plant, recipe: str, patch: pytest.MonkeyPatch, of: OwnModel | None = None) -> list[str]:
+    """The names of the operations over their budget with a fault."""
+    add_recipes(patch)
+    if not isinstance(plant, Variant):
+        plant(patch)
+    found = traced(recipe, of, variant=plant if isinstance(plant, Variant) else None)
+    return [o.name for o in found.over]
+
+
+CASES = [
+    pytest.param(faults.FAULTS[name], first, id=name)
+    for faults, names in ((arm, ARM), (model, MODEL), (places, PLACES), (moments, MOMENTS), (operands, {}), (gemms, {}))
+    for name, first in names.items()
+] + [pytest.param((operands.FAULTS | gemms.FAULTS)[name], first, id=name) for name, first in EVERYWHERE.items()]
+
+
+@pytest.mark.parametrize(("fault", "first"), CASES)
+def test_planted_fault_is_the_first_operation_over_its_budget(fault, first, monkeypatch):
+    recipe = getattr(fault.seen[0].look, "recipe", "bf16")
+    found = planted(fault.plant, "te-current" if recipe == "bf16" else recipe, monkeypatch)
+    assert found[:1] == [first]
+
+
+def changed(change: places.Change) -> Plant:
+    """A change of the converted model."""
+    return places.converted(change, linears)
+
+
+def late_cosine(rotations: Any) -> Any:
+    """Positions have the cosine of the one before."""
+    cosine, sine = rotations
+    return cosine.roll(1, 1), sine
+
+
+OWN = {
+    "a gelu gradient": (arm.of_gradient("h.0.ln_1.weight", lambda g: g * 1.02), "gradient of weight of h.0.ln_1"),
+    "a norm": (arm.of_object("ln_f", "eps", lambda _: 1e-2), "output of ln_f"),
+    "E5M2": (changed(moments.other("h.1.fc", "fprop_x", format="e5m2")), "fprop of h.1.fc"),
+    "not quantized": (changed(places.not_quantized("h.0.proj")), "fprop of h.0.proj"),
+    "a mask": (arm.of_object("h.1", "causal", lambda _: False), "input of h.1.proj"),
+}
+LAYER = "model.layers.1"
+HUGGING_FACE = {
+    "softmax": (
+        arm.of_object(f"{LAYER}.self_attn", "scaling", lambda a: a.scaling * 1.1),
+        f"input of {LAYER}.self_attn.o_proj",
+    ),
+    "positions": (arm.of_output("model.rotary_emb", late_cosine), "output of model.rotary_emb"),
+    "a norm": (arm.of_object("model.norm", "variance_epsilon", lambda _: 1e-2), "output of model.norm"),
+    "E5M2": (changed(moments.other(f"{LAYER}.mlp.up_proj", "fprop_x", format="e5m2")), f"fprop of {LAYER}.mlp.up_proj"),
+    "1%": (
+        changed(moments.results(f"{LAYER}.mlp.down_proj", lambda y: y * 1.01)),
+        f"fprop of {LAYER}.mlp.down_proj",
+    ),
+    "a gradient": (arm.of_gradient("lm_head.weight", lambda g: g * 1.02), "wgrad of lm_head"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "plant", "first"),
+    [pytest.param("my_models", *case, id=f"GPT-2, {name}") for name, case in OWN.items()]
+    + [pytest.param("my_llama", *case, id=f"Hugging Face, {name}") for name, case in HUGGING_FACE.items()],
+)
+def test_planted_fault_of_an_own_model_is_named(name, plant, first, monkeypatch):
+    assert planted(plant, "te-current", monkeypatch, own_models.own(name))[:1] == [first]
+
+
+SOUND = [
+    *((None, recipe, seed) for recipe in ("te-delayed", "te-current", "te-mxfp8", "te-nvfp4") for seed in (0, 1)),
+    *((None, recipe, 2) for recipe in ("te-block", "ao-tensorwise", "ao-rowwise", "ao-mxfp8", "te-mxfp8-head")),
+    *(("my_models", recipe, 1) for recipe in ("te-delayed", "te-nvfp4", "te-mxfp8-head")),
+    *(("my_llama", recipe, 1) for recipe in ("te-current", "te-nvfp4", "ao-rowwise-gw-hp")),
+    *(("my_vit", recipe, 1) for recipe in ("te-current", "te-nvfp4", "te-current-backward-dequantized")),
+]
+
+
+@pytest.mark.parametrize(("name", "recipe", "seed"), SOUND)
+def test_sound_step_has_no_operation_over_its_budget(name, recipe, seed):
+    found = traced(recipe, own_models.own(name) if name else None, seed)
+    assert (found.over, found.unmatched, found.far) == ((), (), ())
+    assert len(found.operations) > 90
+
+
+def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = cli.main(["trace", *words, "--device", "cpu"])
+    return code, *capsys.readouterr()
+
+
+def test_command_names_the_fault_with_its_place_and_repeats(capsys, monkeypatch, tmp_path):
+    changed(places.not_quantized(OUT))(monkeypatch)
+    code, out, _ = command(capsys, "te-current", "--model", "micro", "--json", str(tmp_path / "found.json"))
+    assert code == 1
+    first, place, size, cause, more, _, *table = out.splitlines()
+    assert first == f"te-current (emulated, eager) on micro, seed 0: first over its budget is fprop of {OUT} (Linear)."
+    assert place == "It is operation 15 of 134, in the forward pass: less noise than its formats give."
+    assert size.startswith("On the same inputs it is 55.") and "its formats give 28." in size
+    assert cause == "This is what both operands in bf16 gives."
+    assert more == "Others over their budget: 2."
+    assert [line.split()[:3] for line in table if f"of {OUT}" in line] == [
+        [gemm, "of", OUT] for gemm in ("fprop", "dgrad", "wgrad")
+    ]
+    assert out.endswith("repeat: fp8parity trace te-current --model micro --seed 0 --mode eager --device cpu\n")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [o["kind"] for o in found["operations"] if o["over"]] == ["fprop", "dgrad", "wgrad"]
+    assert {o["module"] for o in found["operations"] if o["over"]} == {OUT}
+
+
+def test_command_passes_a_sound_step_in_ten_rows(capsys):
+    code, out, _ = command(capsys, "te-mxfp8", "--model", "micro", "--seed", "1")
+    first, output, *table = out.splitlines()
+    assert (code, first) == (0, "te-mxfp8 (emulated, eager) on micro, seed 1: 134 operations, none over its budget.")
+    assert output.startswith("The output of the model is 3") and len([line for line in table if " of " in line]) == 10
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("bf16",), "bf16 quantizes nothing"),
+        (("te-current", "--model", "mikro"), "mikro"),
+        (("te-curent",), "te-current"),
+    ],
+)
+def test_wrong_arguments_are_refused_in_one_sentence(words, message, capsys):
+    code, out, err = command(capsys, *words)
+    assert (code, out, err.count("\n")) == (2, "", 1) and message in err
+
+
+def skips(module: Any) -> None:
+    """The second block is not called as a module."""
+    first, second = module.layers
+    module.layers, norm = nn.ModuleList([first]), module.norm.forward
+    module.norm.forward = lambda x: norm(second.forward(x, module.rope(x.shape[1], x.device)))
+
+
+def test_module_without_a_counterpart_is_not_judged(monkeypatch):
+    changed(skips)(monkeypatch)
+    found = traced("te-current")
+    assert "layers.1" in found.unmatched and "layers.0" not in found.unmatched
+
+
+def test_step_that_is_not_finite_in_bf16_is_refused():
+    own = own_models.small(loss=lambda m, x, y: 1 + (0 * m(x).float()).sqrt().mean())
+    with pytest.raises(
+        ValueError, match="pair: the step in BF16 is not finite, first in gradient of output of the model"
+    ):
+        traced("te-current", dataclasses.replace(own, keep=("unembed",)))
+
+
+def test_noise_as_large_as_the_signal_is_said(monkeypatch):
+    found = traced("te-current")
+    blind = dataclasses.replace(found.operations[0], lowest=-3.0)
+    lines = trace_command.sentences(dataclasses.replace(found, operations=(blind, *found.operations[1:])))
+    assert lines[-1] == f"Cannot say for {blind.name}: as much noise as signal."
+
+
+def test_output_further_than_noise_explains_is_said():
+    found = traced("te-current")
+    far = dataclasses.replace(found.distances[-1], found=12.0)
+    found = dataclasses.replace(found, distances=(*found.distances[:-1], far))
+    assert found.far == (far,)
+    assert trace_command.sentences(found)[-1].startswith(
+        "Cannot say which operation, but the output of the model is 12.0 dB"
+    )
