@@ -97,6 +97,8 @@ REFUSED = {
     "qwen33": "unknown model type of transformers 'qwen33': did you mean qwen3",
     "dbrx": "transformers cannot build it: AttributeError",
     "mamba2": "its tiny configuration is refused: StrictDataclassClassValidationError",
+    "codegen": "its tiny model does not run: RuntimeError: The size of tensor a",
+    "blt": "its tiny configuration is refused: AttributeError",
     "nothing*": "unknown pattern of a Hugging Face architecture",
     "no/such/config.json": "no/such/config.json",
 }
