@@ -262,13 +262,6 @@ def test_a_lost_record_is_not_that_of_another_machine(trajectory, changes):
     assert doubts([elsewhere], [there]) == []
 
 
-def test_a_session_whose_process_loaded_another_cudnn_is_whole(trajectory, runs):
-    """Workers load Transformer Engine, which may bring another cuDNN, and the process of the manifest does not."""
-    made = note(trajectory, runs, libraries={"cuDNN": "9.19.0"})
-    loaded = runs[0].provenance.model_copy(update={"libraries": {"cuDNN": "9.14.0"}})
-    assert missing([made], [r.model_copy(update={"provenance": loaded}) for r in runs]) == []
-
-
 def test_several_commits_are_refused_unless_the_user_answers(trajectory, runs):
     records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, commit="def")})]
     with pytest.raises(ValueError, match=r"^set.zip: this set may not become a reference: .* add --several-commits$"):

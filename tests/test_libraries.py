@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import two_sides
+from fp8parity.judging.completeness import missing
 from fp8parity.judging.history import Judged, updates
 from fp8parity.judging.references.timed import Versions
+from fp8parity.records.manifest import Manifest, Selected
 from fp8parity.records.provenance import is_library
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import machines, merge, titles
+from fp8parity.records.storage import name_of
 from fp8parity.trainers.runs import installed_for
 from fp8parity.training import installed, provenance
 from two_sides import compared
@@ -70,6 +74,14 @@ def test_runs_of_two_cudnns_are_two_machines(having):
     assert titles(both) == ["EPYC (cuDNN 9.10.2)", "EPYC (cuDNN 9.13.0)"]
     with pytest.raises(ValueError, match="^OLD holds EPYC with more than one cuDNN; put"):
         compared([*having(OLD), *having(NEW)], having(NEW))
+
+
+def test_a_session_whose_process_loaded_another_cudnn_is_whole(having):
+    """Workers load Transformer Engine, which may bring another cuDNN, and the process of the manifest does not."""
+    found, session = having(NEW), having(OLD)[0].provenance
+    made = Selected(cell=found[0].cell.id, test="t", outcome="passed", records=[name_of(r) for r in found])
+    times: Any = {"session": "s", "options": [], "started": "a", "ended": "b", "status": "ok"}
+    assert missing([Manifest(**times, provenance=session, selected=[made])], found) == []
 
 
 def test_old_records_join_the_only_machine_with_libraries(having, tmp_path):
