@@ -118,7 +118,7 @@ def test_golden_comes_back_and_damage_is_named(written, tmp_path, kind):
 
 
 def test_committed_goldens_are_valid():
-    assert [len(store.load(GOLDEN, kind)) for kind in (Golden, SpeedGolden, GemmGolden)] == [9, 12, 8]
+    assert [len(store.load(GOLDEN, kind)) for kind in (Golden, SpeedGolden, GemmGolden)] == [17, 12, 8]
 
 
 POLICY = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'

@@ -17,7 +17,7 @@ from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import Band
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey, Source, load, updated, write
 from fp8parity.records import sets
-from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.cell import DEFAULT_CORPUS, Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements, Trajectory
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.workload.presets import presets
@@ -183,6 +183,7 @@ class TestCommitted:
         rules: Policy = stored()[1]
         for table in STORED.tables.values():
             for key, n in table.items():
-                cell = Cell(model=key.model, recipe=key.recipe, execution=key.execution).on(presets()[key.model].corpus)
+                corpus = presets()[key.model].corpus if key.model in presets() else DEFAULT_CORPUS
+                cell = Cell(model=key.model, recipe=key.recipe, execution=key.execution).on(corpus)
                 m = Measurement(metric=key.metric, where=key.where, value=n.value)
                 assert isinstance(rules.band_for(cell, key.check, m), Band), key

@@ -1,0 +1,183 @@
+"""Faults planted in tiny Hugging Face models and in how they are converted: sound runs pass, each fault is red, with the right blame."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from faults import plants
+from fp8parity import recipes
+from fp8parity.judging import loss, policy
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import inventories
+from fp8parity.judging.references.inventories import Inventories
+from fp8parity.judging.references.loss import from_runs
+from fp8parity.judging.references.numbers import MeasuredNumbers
+from fp8parity.judging.verdict import Verdict
+from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.spec import PLAIN
+from fp8parity.recipes.registry import ADAPTERS, adapter
+from fp8parity.records.schema import Trajectory
+from own_models import trained
+from sessions import DAY
+
+transformers = pytest.importorskip("transformers")
+torch = pytest.importorskip("torch")
+
+from fp8parity.workload import hf_experts, hf_tiny  # noqa: E402 - with transformers only
+
+SHORT = """
+[[extends]]
+goldens = "shipped"
+
+[[loss]]
+margin = 0.005
+seeds = [2]
+min_loss_drop = 0.0
+bf16_margin = 0.0001
+why = "a few steps, in which a model learns nothing"
+"""
+STEPS, SEEDS, RECIPE = 10, (0, 1), "te-current"
+Plant = Callable[[pytest.MonkeyPatch], object]
+
+
+def tiny(name: str) -> hf_tiny.TinyModel:
+    [made] = hf_tiny.named(f"hf:{name}")
+    return replace(
+        made, schedule=replace(made.schedule, steps=STEPS, warmup=2, tail=4, validation_every=STEPS, validation_rows=16)
+    )
+
+
+@pytest.fixture
+def judged(once, tmp_path, eager):
+    """Returns the verdict on new runs of a cell. BF16's sound runs are its golden, and its control unless it is the cell."""
+    (tmp_path / policy.FILE).write_text(SHORT)
+    rules: Policy = policy.load(tmp_path, DAY)
+
+    def of(name: str, recipe: str, seeds: tuple[int, ...], plant: Plant = lambda patch: None) -> Verdict:
+        model = tiny(name)
+        sound: list[Trajectory] = once(f"hf-{name}", lambda: [trained(model, seed=s) for s in SEEDS])
+        known: list[Trajectory] = once(f"hf-{name}-{RECIPE}", lambda: [trained(model, RECIPE)])
+        with pytest.MonkeyPatch.context() as patch:
+            plant(patch)
+            runs = [trained(tiny(name), recipe, s) for s in seeds]
+        stored = MeasuredNumbers(inventories=inventories.updated(Inventories(), known)[0])
+        return loss.judge(runs, runs if recipe == "bf16" else sound[: len(seeds)], from_runs(sound, []), rules, stored)
+
+    return of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "recipe"), [("qwen3", "bf16"), *((n, RECIPE) for n in ("qwen3", "gpt_oss", "deepseek_v3"))]
+)
+def test_sound_run_passes(name, recipe, judged):
+    found = judged(name, recipe, SEEDS)
+    assert found.status == "pass", found.message()
+
+
+def method(of: str, name: str, change: Callable[[Any], Any]) -> Plant:
+    """Replace a method (or a function) of a module of transformers."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        module, _, owner = of.partition(":")
+        holder: Any = __import__(f"transformers.models.{module}", fromlist=["_"])
+        holder = getattr(holder, owner) if owner else holder
+        patch.setattr(holder, name, change(getattr(holder, name)))
+
+    return plant
+
+
+def without_head_norm(patch: pytest.MonkeyPatch) -> None:
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+
+    real = Qwen3RMSNorm.forward
+    patch.setattr(Qwen3RMSNorm, "forward", lambda self, x: x * self.weight if x.dim() == 4 else real(self, x))
+
+
+def rotary_base(real: Callable[..., Any]) -> Callable[..., Any]:
+    def other(*given: Any, **more: Any) -> Any:
+        frequencies, factor = real(*given, **more)
+        return frequencies.sqrt(), factor  # the square root of the base
+
+    return other
+
+
+def bias_after_weight(patch: pytest.MonkeyPatch) -> None:
+    """The biases of gpt-oss's experts are added after the router's weight."""
+
+    def wrong(self: Any, hidden: Any, chosen: Any, weights: Any) -> Any:
+        groups = hf_experts.TokenGroups.of(
+            chosen, hf_experts.Experts(self.num_experts, chosen.shape[-1], pad=hf_experts.PAD)
+        )
+        inner = self._apply_gate(self.gate_up_proj(groups.scattered(hidden, chosen.shape[-1]), groups))
+        bias = torch.stack(self.down_proj.biases)
+        zero = [torch.zeros_like(b) for b in bias]
+        out = self.down_proj(inner, groups) - torch.cat(
+            [(b - z).expand(n, -1) for b, z, n in zip(bias, zero, groups.counts, strict=True)]
+        )
+        return (groups.gathered(out, weights) + bias[chosen].sum(1)).to(hidden.dtype)
+
+    patch.setattr(hf_experts, "routed", wrong)
+
+
+OF_MODEL = {
+    "q and k without their norms": ("qwen3", without_head_norm),
+    "another rotary base": ("qwen3", method("qwen3.modeling_qwen3:Qwen3RotaryEmbedding", "compute_default_rope_parameters", lambda real: staticmethod(rotary_base(real)))),
+    "shared expert skipped": ("deepseek_v3", method("deepseek_v3.modeling_deepseek_v3:DeepseekV3MLP", "forward",
+        lambda real: lambda self, x: real(self, x) * (self.intermediate_size > 64))),
+    "expert bias after the router's weight": ("gpt_oss", bias_after_weight),
+    "gradient scaled": ("qwen3", method("qwen3.modeling_qwen3:Qwen3MLP", "forward",
+        lambda real: lambda self, x: (lambda y: 0.98 * y + (0.02 * y).detach())(real(self, x)))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "plant"), OF_MODEL.values(), ids=OF_MODEL)
+def test_fault_of_the_model_is_blamed_on_the_framework(name, plant, judged):
+    found = judged(name, "bf16", (0,), plant)
+    assert found.status == "drift" and "the framework" in found.message(), found.message()
+
+
+class Changed:
+    """An adapter with a change of the model that it converted."""
+
+    def __init__(self, change: Callable[[Any], None]) -> None:
+        self.real, self.change = adapter("emulated"), change
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+    def convert(self, *given: Any) -> recipes.ConvertedModel:
+        made = self.real.convert(*given)
+        self.change(made)
+        return made
+
+
+def converted(change: Callable[[Any], None]) -> Plant:
+    return lambda patch: patch.setitem(ADAPTERS, "emulated", Changed(change))
+
+
+def nothing(made: Any) -> None:
+    for module in made.model.modules():
+        if isinstance(module, EmulatedLinear):
+            module.spec = PLAIN
+
+
+def not_the_experts(patch: pytest.MonkeyPatch) -> None:
+    real = recipes.get(RECIPE)
+    patch.setitem(recipes.RECIPES, RECIPE, replace(real, filters=(*real.filters, "experts")))
+
+
+OF_RECIPE = {
+    "filter that converts nothing": ("qwen3", converted(nothing), "fail", "equal BF16's to the bit: nothing was quantized"),
+    "experts left in BF16": ("gpt_oss", not_the_experts, "error", "converted 8 modules, and te-current converts 40"),
+    "every scale is half": ("deepseek_v3", plants.decoded_by(lambda decode: decode / 2), "fail", "the recipe"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "plant", "status", "words"), OF_RECIPE.values(), ids=OF_RECIPE)
+def test_fault_of_the_conversion_is_blamed_on_the_recipe(name, plant, status, words, judged):
+    found = judged(name, RECIPE, (0,), plant)
+    assert found.status == status and words in found.message(), found.message()
