@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import two_sides
+from fp8parity.judging.completeness import missing
 from fp8parity.judging.history import Judged, updates
 from fp8parity.judging.references.timed import Versions
+from fp8parity.records.manifest import Manifest, Selected
 from fp8parity.records.provenance import is_library
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import machines, merge, titles
+from fp8parity.records.storage import name_of
 from fp8parity.trainers.runs import installed_for
 from fp8parity.training import installed, provenance
 from two_sides import compared
@@ -72,6 +76,14 @@ def test_runs_of_two_cudnns_are_two_machines(having):
         compared([*having(OLD), *having(NEW)], having(NEW))
 
 
+def test_a_session_whose_process_loaded_another_cudnn_is_whole(having):
+    """Workers load Transformer Engine, which may bring another cuDNN, and the process of the manifest does not."""
+    found, session = having(NEW), having(OLD)[0].provenance
+    made = Selected(cell=found[0].cell.id, test="t", outcome="passed", records=[name_of(r) for r in found])
+    times: Any = {"session": "s", "options": [], "started": "a", "ended": "b", "status": "ok"}
+    assert missing([Manifest(**times, provenance=session, selected=[made])], found) == []
+
+
 def test_old_records_join_the_only_machine_with_libraries(having, tmp_path):
     old, new = having({}), having(NEW)
     (machine,) = machines([*old, *new])
@@ -98,12 +110,10 @@ def test_times_are_pooled_unless_a_known_library_changed():
     assert not unknown.equal(unknown.model_copy(update={"driver": "580"}))
 
 
-@pytest.mark.parametrize(("number", "text"), [(91002, "9.10.2"), (8907, "8.9.7")])
-def test_loaded_libraries_come_before_wheels(monkeypatch, number, text):
+def test_loaded_libraries_come_before_wheels(monkeypatch):
     told = SimpleNamespace(
-        backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: number)),
         cuda=SimpleNamespace(nccl=SimpleNamespace(version=lambda: (2, 27, 5, b""))),
-        _C=SimpleNamespace(_nccl_version=None),
+        _C=SimpleNamespace(_nccl_version=None, _cudnn=SimpleNamespace(getRuntimeVersion=lambda: (9, 10, 2))),
     )
     monkeypatch.setattr(installed.importlib, "import_module", lambda name: told)
     wheels = {
@@ -114,7 +124,7 @@ def test_loaded_libraries_come_before_wheels(monkeypatch, number, text):
     }
     found = installed.libraries(True, wheels | {"nvidia-curand": "10", "nvidia-ml-py": "1", "numpy": "2"})
     none = dict.fromkeys(("cudnn-frontend", "flash-attn", "flash-attn-3"), "none")
-    assert found == {"cuDNN": text, "cuBLAS": "13.1", "NCCL": "2.27.5", "nvidia-curand": "10", **none}
+    assert found == {"cuDNN": "9.10.2", "cuBLAS": "13.1", "NCCL": "2.27.5", "nvidia-curand": "10", **none}
     assert all(map(is_library, found))
 
 

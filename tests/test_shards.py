@@ -146,7 +146,7 @@ def test_shards_of_another_split_or_machine_are_incomplete(trajectory, other):
         "shard 2 of 3 is missing, and shard 1, 3 is here",
         "shard 1, 3 of 3 is missing, and shard 2 is here",
     ]
-    why = "; another shard was split differently, or had another device, CUDA or driver, or other packages or libraries"
+    why = "; another shard was split differently, or had another device, CUDA or driver, or other packages"
     assert all(line.endswith(why) for line in found)
 
 

@@ -48,9 +48,9 @@ FAULTS = {
 
 
 def test_every_example_names_its_trainers():
-    files = sorted(EXAMPLES.glob("*/trainers.toml"))
-    assert files and all(spec.load(path) for path in files)
-    assert all(len((path.parent / "train.py").read_text().splitlines()) <= 100 for path in files)
+    files = sorted(EXAMPLES.glob("*/*.toml"))
+    assert len(files) == 6 and all(spec.load(path) for path in files)
+    assert all(len(path.read_text().splitlines()) <= 100 for path in EXAMPLES.glob("*/*.py"))
 
 
 @pytest.mark.parametrize("records", sorted(EXAMPLES.glob("*/records-*.zip")), ids=lambda path: path.parent.name)
