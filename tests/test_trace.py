@@ -8,80 +8,18 @@ from typing import Any
 
 import own_models
 import pytest
-from faults import arm, gemms, model, moments, operands, places
-from faults.looks import add_recipes
+from faults import arm, moments, places
 from faults.plants import Plant
 from fp8parity import cli
 from fp8parity.checks import places as linears
 from fp8parity.cli import trace as trace_command
 from fp8parity.numerics import emulation
-from fp8parity.recipes import RECIPES
-from fp8parity.records.cell import Execution, Mode
-from fp8parity.tracing import step
+from fp8parity.records.cell import Mode
 from fp8parity.tracing.step import Trace
 from fp8parity.training import hardware
-from fp8parity.training.variants import Variant
-from fp8parity.workload.own import OwnModel
-from fp8parity.workload.presets import presets
+from fp8parity.workload import hf_tiny
 from torch import nn
-
-MICRO = presets()["micro"]
-SCHEDULE = dataclasses.replace(MICRO.schedule, rows=1)
-UP, Q, K, OUT = "layers.1.mlp.up_proj", *(f"layers.0.attention.{n}_proj" for n in "qko")
-
-ARM = {
-    "gradient of the embedding 2% large": "gradient of weight of embedding",
-    "gradient of the head with flipped signs": "wgrad of lm_head",
-    "gradient of a norm 2% small": "gradient of weight of layers.0.mlp_norm",
-    "gradient of a quantized weight a tenth large": f"wgrad of {OUT}",
-    "queries a tenth large": f"fprop of {Q}",
-    "keys of the token before": f"fprop of {K}",
-    "embedding a hundredth large": "output of embedding",
-    "last norm with another epsilon": "output of norm",
-    "mask off by one": f"input of {OUT}",
-    "positions of another base": "input 2 of layers.0",
-    "positions repeat after 64": "input 2 of layers.0",
-    "residual of the attention dropped": "input of layers.0.mlp_norm",
-    "another activation in one block": "input of layers.0.mlp.down_proj",
-    "one norm in BF16": "output of layers.0.mlp_norm",
-    "head 3% large after the conversion": "fprop of lm_head",
-    "hidden label smoothing": "gradient of output of the model",
-    "loss rounded to BF16": "the loss",
-    "last token without a loss in one arm": "the loss",
-}
-MODEL = {
-    "one output shifted": f"fprop of {UP}",
-    "embedding gradient flipped": "gradient of weight of embedding",
-    "layer not updated": f"wgrad of {UP}",
-}
-PLACES = {
-    "a layer that should be quantized is not": "fprop of layers.0.mlp.up_proj",
-    "a layer that should be in BF16 is quantized": f"fprop of {UP}",
-}
-MOMENTS = {
-    "E5M2 for E4M3 in the input of one linear": f"fprop of {UP}",
-    "E4M3 for E5M2 in the gradient of one linear": f"dgrad of {UP}",
-    "E5M2 for E4M3 in one gradient of blocks": f"dgrad of {UP}",
-    "one gradient rounded to nearest": f"dgrad of {UP}",
-    "one linear without Hadamard": f"wgrad of {UP}",
-    "floor for round-up in one linear": f"fprop of {UP}",
-    "noise of half a decibel at one linear": f"fprop of {UP}",
-    "output of one linear 1% too large": f"fprop of {UP}",
-    "input of one linear rounded once more": f"fprop of {UP}",
-    "one linear with scales of rows": f"fprop of {UP}",
-    "scale of one linear 0.9 times too small": f"fprop of {UP}",
-    "weights of queries and keys share a scale": "fprop of layers.1.attention.k_proj",
-    "amax of one gradient not recorded": f"dgrad of {UP}",
-    "gradient of one linear lost in the first microbatch": f"wgrad of {UP}",
-}
-"""The first operation over its budget by the name of a fault of one operation."""
-EVERYWHERE = {
-    "silent BF16": f"fprop of {Q}",
-    "truncation": f"fprop of {Q}",
-    "scale twice too large": f"fprop of {Q}",
-    "results twice too large": f"fprop of {Q}",
-}
-"""The same for faults of every GEMM: the first one is named. The quantizer itself is at fault in all but the last."""
+from traced import ARM, EVERYWHERE, MODEL, MOMENTS, MORE, OUT, PLACES, UNSEEN, over, planted, traced
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -95,36 +33,21 @@ def quick():
     emulation.kernel.cache_clear()
 
 
-def traced(
-    recipe: str, of: OwnModel | None = None, seed: int = 0, variant: Variant | None = None, mode: Mode = Mode.EAGER
-) -> Trace:
-    """Trace micro on one sequence, or an own model."""
-    schedule, corpus = (of.schedule, of.corpus) if of else (SCHEDULE, MICRO.corpus)
-    work = of or MICRO.model, RECIPES[recipe], Execution.EMULATED, schedule, corpus, seed
-    return step.trace(*work, device=own_models.CPU, mode=mode, variant=variant)
+@pytest.mark.parametrize(("name", "first"), (ARM | MODEL | PLACES | MOMENTS).items())
+def test_planted_fault_is_the_first_operation_over_its_budget(name, first, monkeypatch):
+    assert over(name, monkeypatch)[:1] == [first]
 
 
-def planted(plant: Variant | Plant, recipe: str, patch: pytest.MonkeyPatch, of: OwnModel | None = None) -> list[str]:
-    """The names of the operations over their budget with a fault."""
-    add_recipes(patch)
-    if not isinstance(plant, Variant):
-        plant(patch)
-    found = traced(recipe, of, variant=plant if isinstance(plant, Variant) else None)
-    return [o.name for o in found.over]
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "first"), (MORE | EVERYWHERE).items())
+def test_further_fault_is_the_first_operation_over_its_budget(name, first, monkeypatch):
+    assert over(name, monkeypatch)[:1] == [first]
 
 
-CASES = [
-    pytest.param(faults.FAULTS[name], first, id=name)
-    for faults, names in ((arm, ARM), (model, MODEL), (places, PLACES), (moments, MOMENTS), (operands, {}), (gemms, {}))
-    for name, first in names.items()
-] + [pytest.param((operands.FAULTS | gemms.FAULTS)[name], first, id=name) for name, first in EVERYWHERE.items()]
-
-
-@pytest.mark.parametrize(("fault", "first"), CASES)
-def test_planted_fault_is_the_first_operation_over_its_budget(fault, first, monkeypatch):
-    recipe = getattr(fault.seen[0].look, "recipe", "bf16")
-    found = planted(fault.plant, "te-current" if recipe == "bf16" else recipe, monkeypatch)
-    assert found[:1] == [first]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNSEEN)
+def test_fault_that_a_trace_cannot_see_gives_no_other_name(name, monkeypatch):
+    assert over(name, monkeypatch) == []
 
 
 def changed(change: places.Change) -> Plant:
@@ -180,11 +103,34 @@ SOUND = [
 ]
 
 
-@pytest.mark.parametrize(("name", "recipe", "seed"), SOUND)
-def test_sound_step_has_no_operation_over_its_budget(name, recipe, seed):
-    found = traced(recipe, own_models.own(name) if name else None, seed)
+def assert_sound(found: Trace) -> None:
     assert (found.over, found.unmatched, found.far) == ((), (), ())
     assert len(found.operations) > 90
+
+
+@pytest.mark.parametrize(("name", "recipe", "seed"), SOUND)
+def test_sound_step_has_no_operation_over_its_budget(name, recipe, seed):
+    assert_sound(traced(recipe, own_models.own(name) if name else None, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["te-delayed", "te-mxfp8", "te-nvfp4", "ao-rowwise"])
+@pytest.mark.parametrize("name", hf_tiny.NAMES)
+def test_sound_step_of_a_hugging_face_model_has_none_over_its_budget(name, recipe):
+    [made] = hf_tiny.named(f"hf:{name}")
+    assert_sound(traced(recipe, made))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["te-current", "te-mxfp8", "ao-rowwise"])
+def test_compiled_sound_step_has_no_operation_over_its_budget(recipe):
+    assert_sound(traced(recipe, mode=Mode.COMPILED))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mask off by one", "E5M2 for E4M3 in the input of one linear", "one norm in BF16"])
+def test_fault_of_a_compiled_step_is_named(name, monkeypatch):
+    assert over(name, monkeypatch, Mode.COMPILED)[:1] == [(ARM | MOMENTS)[name]]
 
 
 def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
