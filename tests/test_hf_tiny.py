@@ -14,6 +14,8 @@ from fp8parity.cli import main
 from fp8parity.recipes.conversion import linears
 from fp8parity.records.cell import Execution
 from own_models import CPU
+from processes import run
+from projects import complete
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -95,6 +97,8 @@ REFUSED = {
     "qwen33": "unknown model type of transformers 'qwen33': did you mean qwen3",
     "dbrx": "transformers cannot build it: AttributeError",
     "mamba2": "its tiny configuration is refused: StrictDataclassClassValidationError",
+    "codegen": "its tiny model does not run: RuntimeError: The size of tensor a",
+    "blt": "its tiny configuration is refused: AttributeError",
     "nothing*": "unknown pattern of a Hugging Face architecture",
     "no/such/config.json": "no/such/config.json",
 }
@@ -113,6 +117,12 @@ def test_remote_code_is_never_run(tmp_path):
         hf_tiny.named(f"hf:{write(tmp_path, config)}")
 
 
+def test_without_transformers_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(hf_tiny.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r'^--model hf:qwen3: it is built by .*: pip install "fp8-parity\[hf\]"$'):
+        hf_tiny.named("hf:qwen3")
+
+
 def test_architectures_are_listed_and_described(capsys):
     assert main(["recipes", "hf:"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [f"hf:{n}" for n in hf_tiny.NAMES]
@@ -121,3 +131,31 @@ def test_architectures_are_listed_and_described(capsys):
     assert (
         "model.layers.N.mlp.experts.down_proj.N (16)" in said and "shared_expert_gate" in said.partition("in BF16")[2]
     )
+
+
+COLLECTED = {
+    "hf:qwen3": (0, "test_loss_parity[te-current-hf-qwen3-emulated]"),
+    "hf:qwen3*": (0, "test_loss_parity[te-current-hf-qwen3_next-emulated]"),
+    "hf-gpt_oss": (0, "test_loss_parity[te-current-hf-gpt_oss-emulated]"),
+    "hf:qwen33": (4, "--model hf:qwen33: unknown model type of transformers 'qwen33': did you mean qwen3"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "expected"), COLLECTED.items(), ids=COLLECTED)
+def test_gate_takes_an_architecture(model, expected, tmp_path):
+    """Its cells are those of a model of one's own. A wrong name is wrong usage, in one line."""
+    done = run(
+        "pytest",
+        "suites/convergence",
+        "--model",
+        model,
+        "--recipe",
+        "te-current",
+        "--collect-only",
+        "-q",
+        cwd=complete(tmp_path),
+    )
+    code, words = expected
+    assert done.returncode == code and words in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr and "micro" not in done.stdout
