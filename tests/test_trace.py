@@ -14,10 +14,13 @@ from fp8parity import cli
 from fp8parity.checks import places as linears
 from fp8parity.cli import trace as trace_command
 from fp8parity.numerics import emulation
-from fp8parity.records.cell import Mode
+from fp8parity.recipes import RECIPES
+from fp8parity.records.cell import Execution, Mode
+from fp8parity.tracing import step
 from fp8parity.tracing.step import Trace
 from fp8parity.training import hardware
 from fp8parity.workload import hf_tiny
+from fp8parity.workload.presets import presets
 from torch import nn
 from traced import ARM, EVERYWHERE, MODEL, MOMENTS, MORE, OUT, PLACES, UNSEEN, over, planted, traced
 
@@ -188,6 +191,14 @@ def test_module_without_a_counterpart_is_not_judged(monkeypatch):
     changed(skips)(monkeypatch)
     found = traced("te-current")
     assert "layers.1" in found.unmatched and "layers.0" not in found.unmatched
+
+
+def test_linears_inside_of_a_grouped_gemm_are_not_judged():
+    of = presets()["tiny-moe"]
+    work = of.model, RECIPES["ao-mxfp8"], Execution.EMULATED, dataclasses.replace(of.schedule, rows=1), of.corpus
+    found = step.trace(*work, device=own_models.CPU)
+    assert (found.over, found.far) == ((), ()) and "layers.1.mlp.down_proj.7" in found.unmatched
+    assert "layers.0.mlp.router" in {o.module for o in found.operations}
 
 
 def test_step_that_is_not_finite_in_bf16_is_refused():
