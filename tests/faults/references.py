@@ -216,7 +216,7 @@ GOLDENS = {
     },
     **{
         f"golden of noise {words} times as large": red(
-            _golden(_noise(factor), recorded=True), ("the first losses of seed", "are not te-current's", hint)
+            _golden(_noise(factor), recorded=True), ("the first ", "of seed", "are not te-current's", hint)
         )
         for words, factor, hint in (("three", 3.0, "is 0.33 of the golden's"), ("0.3", 0.3, "is 3.3"))
     },
