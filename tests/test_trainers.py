@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
+from fp8parity.runner import Runner, Settings
 from fp8parity.trainers import launch, runs, spec
+from fp8parity.training import hardware
+from fp8parity.training.checkpoint import Checkpoint
 from processes import Done, run
 from projects import complete
 
@@ -190,6 +193,14 @@ def test_packages_are_those_that_an_import_takes(tmp_path, monkeypatch):
     runs.installed_for.cache_clear()
     with pytest.raises(ValueError, match="python: no-such-python cannot be run"):
         runs.installed_for("no-such-python", "cpu", ())
+
+
+@pytest.mark.parametrize(("keys", "slots"), [({}, hardware.SLOTS), ({"memory": 4}, 4)])
+def test_memory_lets_runs_share_a_gpu(tmp_path, keys, slots):
+    (trainer,) = spec.load(make(tmp_path, **keys) / "trainers.toml")
+    runner = Runner(Settings(tmp_path), hardware.Hardware("cpu", "cpu", None), "session", {trainer.name: trainer})
+    held = runner._training(trainer.cells[0], 0, None, Checkpoint(tmp_path / "none", False))
+    assert held.use.slots(hardware.GPU("H100", 80e9)) == slots
 
 
 def test_program_that_cannot_start_is_named(tmp_path):
