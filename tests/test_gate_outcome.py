@@ -45,7 +45,6 @@ def pytest_runtest_logfinish(nodeid):
 
         session.queue.not_empty.wait = interrupted
 """
-"""A user interrupts while xdist waits for a lock, and Python's queue raises another error."""
 XFAIL = """
 import pytest
 
