@@ -31,6 +31,20 @@ SILENT = """
 def pytest_runtest_protocol(item):
     return True if "te-block" in item.name else None
 """
+IN_QUEUE = """
+CONFIG = []
+
+def pytest_configure(config):
+    CONFIG.append(config)
+
+def pytest_runtest_logfinish(nodeid):
+    if (session := CONFIG[0].pluginmanager.getplugin("dsession")) and "te-block" in nodeid:
+        def interrupted(timeout):
+            session.queue.mutex.release()
+            raise KeyboardInterrupt
+
+        session.queue.not_empty.wait = interrupted
+"""
 XFAIL = """
 import pytest
 
@@ -92,10 +106,11 @@ def gate(tmp_path):
             (), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing (first test_loss_parity[te-b",
             "; the user interrupted the run.",
         ),
+        (("-n", "1"), {"more": IN_QUEUE}, 2, "3 selected tests: ", "; the user interrupted the run."),
         (("-x",), {"te_mxfp8": "fail"}, 1, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing", "; stopping after 1 failures"),
         ((), {"more": SILENT}, 1, "3 selected tests: 2 judged, 0 skipped, 0 crashed, 1 missing (first test_loss_parity[te-block", "but 3"),
     ],
-    ids=["worker died", "setup", "interrupt", "-x", "silent"],
+    ids=["worker died", "setup", "interrupt", "in the queue", "-x", "silent"],
 )  # fmt: skip
 def test_tests_without_a_verdict_refuse_the_gate(gate, tmp_path, arguments, given, code, counts, says):
     done = gate(*arguments, "--parity-report", "out.json", environment=ACTIONS, **given)

@@ -23,7 +23,7 @@ from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.stats import Interval
-from fp8parity.records.schema import Module
+from fp8parity.records.schema import Module, Trajectory
 from fp8parity.report.summary import Evidence, Report
 
 ALL = [Places(*p) for p in product(Place, Place, Place, (False, True))]
@@ -143,6 +143,23 @@ def test_no_golden(trajectory):
     [said] = report.failures
     where = "--model nano --corpus topics --parity-model-factory mine:made --parity-golden-dir 'goldens of mine'"
     assert f"suites/convergence {where} --golden-update" in said and report.rows[0].command in said
+
+
+@pytest.mark.parametrize(("gap", "status"), [(0.0002, "pass"), (0.1, "fail")])
+def test_a_run_shorter_than_a_window_is_one_window(trajectory, gap, status):
+    def short(*args: object) -> Trajectory:
+        made = trajectory(*args)
+        return made.model_copy(
+            update={
+                "schedule": {**made.schedule, "steps": 6, "tail": 2},
+                **{name: getattr(made, name)[:6] for name in ("loss", "grad_norm")},
+                "validation": [(5, made.loss[5])],
+            }
+        )
+
+    golden = from_runs([short("bf16", s) for s in range(3)], [])
+    controls, candidates = [short("bf16", s) for s in range(3)], [short("te-current", s, gap) for s in range(3)]
+    assert judged(candidates, controls, golden).status == status
 
 
 def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
