@@ -185,4 +185,9 @@ FAULTS = {
         state("te-block", "evaluation difference", "1 of 1 microbatches after an evaluation differ"),
         "Megatron-LM 4562, Megatron-Bridge 3727",
     ),
+    "zero amax without an epsilon in a microbatch of padding": kept(
+        plants.rule("te-fp32", lambda f: lambda amax, fmt: fmt.max / amax),
+        state("te-current", "padding gradient"),
+        "torchao 3356, 4713",
+    ),
 }
