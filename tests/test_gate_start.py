@@ -103,15 +103,8 @@ def test_whole_gate_on_a_gpu_uses_all_cores(monkeypatch, arguments, given, count
     monkeypatch.setattr(workers, "cores", lambda: 8)
     monkeypatch.delenv(workers.WORKER, raising=False)
     monkeypatch.setattr(options, "value", lambda config, name: getattr(config.option, f"parity_{name}"))
-    free: dict[str, object] = {
-        "numprocesses": None,
-        "dist": "no",
-        "tx": [],
-        "keyword": "",
-        "usepdb": False,
-        "collectonly": False,
-    }
-    option = Namespace(**{**free, "parity_model": [], "markexpr": "", **given})
+    free: dict[str, object] = {"numprocesses": None, "dist": "no", "tx": [], "usepdb": False, "collectonly": False}
+    option = Namespace(**{**free, "keyword": "", "parity_model": [], "markexpr": "", **given})
     invocation = SimpleNamespace(args=arguments, dir=projects.ROOT)
     config = SimpleNamespace(option=option, invocation_params=invocation, args=arguments)
     config.getoption = lambda name: option.markexpr

@@ -146,17 +146,8 @@ COLLECTED = {
 @pytest.mark.parametrize(("model", "expected"), COLLECTED.items(), ids=COLLECTED)
 def test_gate_takes_an_architecture(model, expected, tmp_path):
     """Its cells are those of a model of one's own. A wrong name is wrong usage, in one line."""
-    done = run(
-        "pytest",
-        "suites/convergence",
-        "--model",
-        model,
-        "--recipe",
-        "te-current",
-        "--collect-only",
-        "-q",
-        cwd=complete(tmp_path),
-    )
+    terms = ("suites/convergence", "--model", model, "--recipe", "te-current", "--collect-only", "-q")
+    done = run("pytest", *terms, cwd=complete(tmp_path))
     code, words = expected
     assert done.returncode == code and words in done.stdout + done.stderr, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "micro" not in done.stdout

@@ -186,6 +186,3 @@ def test_memory_is_free_before_the_lock_is(fails, tmp_path, monkeypatch):
         made.measure("codes", cell)
     assert events == ["reset", "let go, 0 tensors"]
     assert bool(kept) is fails
-
-
-CPU, BF16 = Hardware("cpu", "cpu", None), cell("bf16", "native", "nano")
