@@ -50,4 +50,4 @@ def test_command_traces_two_ranks(capsys):
     first, output, *_, repeat = capsys.readouterr().out.splitlines()
     assert first == "te-mxfp8 (emulated, eager) on micro, 2 ranks, seed 0: 352 operations, none over its budget."
     assert output.startswith("The output of the model on rank 1 is 3")
-    assert repeat == "repeat: fp8parity trace te-mxfp8 --model micro --seed 0 --mode eager --ranks 2 --device cpu"
+    assert repeat == "repeat: fp8parity trace te-mxfp8 --model micro --seed 0 --mode eager --device cpu --ranks 2"
