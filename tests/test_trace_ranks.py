@@ -51,3 +51,18 @@ def test_command_traces_two_ranks(capsys):
     assert first == "te-mxfp8 (emulated, eager) on micro, 2 ranks, seed 0: 352 operations, none over its budget."
     assert output.startswith("The output of the model on rank 1 is 3")
     assert repeat == "repeat: fp8parity trace te-mxfp8 --model micro --seed 0 --mode eager --device cpu --ranks 2"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranks", "2", "--mode", "compiled"), "--ranks traces eager steps without fused layers"),
+        (("--ranks", "0"), "--ranks 0: give 1 or more"),
+        (("--ranks", "2", "--model", "hf:llama"), "hf-llama is not sharded here"),
+        (("--execution", "fused"), "te-current fused needs a GPU of sm_90; this machine has none"),
+    ],
+)
+def test_command_refuses_what_it_cannot_trace(words, message, capsys):
+    assert cli.main(["trace", "te-current", *words, "--device", "cpu"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
