@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ import reports
 import sessions
 import torch
 import trajectories
+import two_sides
 from fp8parity import checks
 from fp8parity.judging.references.loss import Golden
 from fp8parity.numerics import emulation
@@ -103,6 +105,12 @@ def run(trajectory: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
 def golden(run: Callable[..., Trajectory]) -> Golden:
     """The golden of such runs."""
     return paired.golden_of(run)
+
+
+@pytest.fixture
+def runs(trajectory: Callable[..., Trajectory]) -> Callable[..., list[Trajectory]]:
+    """Makes the runs of one side of a comparison (``two_sides.runs``)."""
+    return partial(two_sides.runs, trajectory)
 
 
 def subject(session: Session, recipe: str, execution: str = "emulated") -> checks.RunSpec:

@@ -21,15 +21,8 @@ from fp8parity.report.blocks import Plot, Table, plain
 from fp8parity.report.summary import Evidence, Page, Report
 
 RECIPES = (
-    "te-delayed",
-    "te-current",
-    "te-block",
-    "te-mxfp8",
-    "te-nvfp4",
-    "ao-tensorwise",
-    "ao-rowwise",
-    "ao-rowwise-gw-hp",
-    "ao-mxfp8",
+    *("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4"),
+    *("ao-tensorwise", "ao-rowwise", "ao-rowwise-gw-hp", "ao-mxfp8"),
 )
 MODELS = ("tiny", "mini", "small", "base", "1b")
 SNR = {

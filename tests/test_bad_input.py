@@ -62,8 +62,6 @@ def test_every_command_refuses_nested_files(project, refused, command):
 
 FIELDS = [
     (RUN, {"seed": 2**64}, "key trajectory.seed"),
-    (RUN, {"loss": [1.0] * 11, "grad_norm": [1.0] * 11}, "key trajectory: loss holds 11 values"),
-    (RUN, {"variant": "a/b"}, "key trajectory.variant"),
     (CHECK, {"values": [{"metric": "sqnr", "where": "x", "value": "much"}]}, "key measurements.values.0.value"),
     (TIMES, {"bf16_seconds": [0.4] * 10}, "key throughput: bf16_seconds holds 10 values, and recipe_seconds 11"),
     (TIMES, {"peak_flops": 0}, "key throughput.peak_flops"),
@@ -143,9 +141,7 @@ def gate_project(tmp_path):
 
 DAMAGED = [
     ("policy.toml", "loss = 3", "golden/policy.toml: 'loss' is not a table of rows"),
-    ("policy.toml", "a = " + "[" * 5000, "golden/policy.toml: its values are nested too deeply"),
     ("loss/nano-topics.json", "{}", "golden/loss/nano-topics.json: no checksum"),
-    ("numerics/sources.csv", "a,b\n", "golden/numerics/sources.csv:1: expected the columns"),
 ]
 
 

@@ -13,7 +13,6 @@ from fp8parity.bisection.search import GateOutcome, Trial, bisect, first_red, re
 from processes import run
 from projects import commit
 
-ROOT = Path(__file__).parents[1]
 GREEN, RED, UNKNOWN = GateOutcome
 RELEASES = {"a": ["1.1", "1.2", "1.3"], "b": ["4.5"]}
 

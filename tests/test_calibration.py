@@ -120,16 +120,8 @@ def test_what_a_calibration_needs(run: Make):
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
-    arguments = [
-        "--model",
-        "micro",
-        "--change",
-        "steps=16,warmup=4,tail=8,rows=1,length=32",
-        "--seeds",
-        "2",
-        "--replicas",
-        "1",
-    ]
+    change = "steps=16,warmup=4,tail=8,rows=1,length=32"
+    arguments = ["--model", "micro", "--change", change, "--seeds", "2", "--replicas", "1"]
     arguments += ["--recipe", "te-current", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
     assert main(["calibrate", *arguments]) == 1
     out = capsys.readouterr().out.splitlines()

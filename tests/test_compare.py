@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import pytest
 import two_sides
@@ -12,11 +11,6 @@ from fp8parity.judging.policy.rows import Rule
 from fp8parity.records.schema import NonFinite, Trajectory
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared
-
-
-@pytest.fixture
-def runs(trajectory):
-    return partial(two_sides.runs, trajectory)
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-import two_sides
 from fp8parity.cli import main
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from processes import FIXTURES, TIMEOUT, Done, run, started
 from two_sides import TOML, save
-
-
-@pytest.fixture
-def runs(trajectory):
-    return partial(two_sides.runs, trajectory)
 
 
 @pytest.fixture

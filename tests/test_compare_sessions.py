@@ -19,11 +19,6 @@ from fp8parity.records.sets import machines, merge
 from two_sides import TOML, change, compared, save
 
 
-@pytest.fixture
-def runs(trajectory):
-    return partial(two_sides.runs, trajectory)
-
-
 def of(session: str, records: Sequence[Trajectory], recipe: str = "te-current") -> list[Trajectory]:
     """The records as those of a session, their recipe under another name."""
     renamed = [
@@ -71,7 +66,6 @@ def test_the_bf16_of_every_session_is_compared(runs, order, control, effect, cod
 
 CELL = "ao-mxfp8-nano-emulated"
 CRASHED = Selected(cell=CELL, test="test_gemm", outcome="failed")
-REQUIRED = "required cell te-current-native was skipped: needs the package transformer_engine, which is not installed"
 
 
 @pytest.fixture

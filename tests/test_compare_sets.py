@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import two_sides
 from fp8parity.judging.compare import compare
@@ -14,11 +12,6 @@ from fp8parity.judging.verdict import Status, VerdictChange
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Selected
 from two_sides import POLICY, compared, session
-
-
-@pytest.fixture
-def runs(trajectory):
-    return partial(two_sides.runs, trajectory)
 
 
 def test_with_nothing_in_common_nothing_is_compared(runs):

@@ -13,7 +13,7 @@ from fp8parity.records.gemms import GemmTimes
 from fp8parity.records.schema import Throughput
 from fp8parity.records.sets import machines
 from fp8parity.records.times import Watch
-from gemm_records import ROW, changed, made, watched
+from gemm_records import ROW, changed, made, slower, watched
 from sessions import GOLDEN
 from two_sides import change, compared
 
@@ -96,13 +96,6 @@ LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 def sums_of(a: GemmTimes, b: GemmTimes):
     ((old,), (new,)) = machines([a]), machines([b])
     return times.changes(old, new, RULES)
-
-
-def slower(record: GemmTimes, factor: float) -> GemmTimes:
-    """Both sides take ``factor`` times as long."""
-    times = ("bf16_seconds", "recipe_seconds")
-    found = [g.model_copy(update={k: [s * factor for s in getattr(g, k)] for k in times}) for g in record.gemms]
-    return record.model_copy(update={"gemms": found})
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
-import two_sides
 from fp8parity.judging import worth
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.references import Goldens
@@ -18,7 +15,7 @@ from two_sides import POLICY, change, compared
 
 GAP = Interval(0.001, 0.0005, 0.0015, 3, 0.9)
 FALLING = [(4 - 0.001 * np.arange(100) + 1e-6 * np.sin(7 * np.arange(100))).tolist()]
-TAIL, FLOOR = 4, 3.5
+FLOOR = 3.5
 LOSS = float(np.mean([5 - 0.1 * s + 0.02 for s in range(8, 12)]))
 """About BF16's loss in the tail of the made-up runs. Their seeds differ by up to 0.04."""
 
@@ -42,11 +39,6 @@ def test_gap_without_a_floor_is_tokens():
 @pytest.mark.parametrize(("losses", "floor"), [([3.0] * 9, 3.0), ([3.0] * 9, 3.1), ([3.0] * 9, None)])
 def test_loss_below_the_floor_or_flat_has_no_cost(losses, floor):
     assert worth.cost(GAP, [losses], 4, floor) is None
-
-
-@pytest.fixture
-def runs(trajectory):
-    return partial(two_sides.runs, trajectory)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -22,7 +21,6 @@ from sessions import cell
 
 from conftest import measured, subject
 
-ROOT = Path(__file__).parents[1]
 QUANTIZED = [r.name for r in RECIPES.values() if r.linear.quantized]
 
 

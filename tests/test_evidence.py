@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache, partial
 
 import evidence
@@ -20,7 +19,6 @@ from fp8parity.records.storage import load_records
 from sessions import stored
 
 RECORDS = ROOT / "golden" / "records"
-NAN = math.nan
 
 
 @cache

@@ -19,12 +19,10 @@ from fp8parity.records.schema import Probed
 from fp8parity.records.sets import machines, merge
 from narrowed import some
 from paired import SEEDS
-from sessions import GOLDEN, stored
+from sessions import GOLDEN
 
 HEADLINE = "the gradient of the first step is not the one that this recipe gives"
 ROW = LossRow(margin=0.005, seeds=(3, 5), why="a made-up row")
-RULES = stored()[1]
-"""The project's own policy."""
 
 
 def table(corpus: str = "topics", metric: str = "first gradient norm", **expect: float) -> Policy:

@@ -60,25 +60,6 @@ def test_required_cell_removed_by_k_is_red(gate):
     )
 
 
-def test_required_cell_reduced_by_k_is_red(tmp_path):
-    """-k codes leaves one of the checks of a recipe's linear. The others are in the same file."""
-    terms = (
-        "suites/numerics/test_numerics.py",
-        "-k",
-        "codes",
-        "--recipe",
-        "te-current",
-        "--parity-records",
-        str(tmp_path),
-    )
-    done = run("pytest", *terms, "--require", "te-current-emulated")
-    assert done.returncode == 1, done.stdout
-    assert (
-        "required cell te-current-emulated was selected without test_defaults, test_gemm_sqnr: -k, -m or a plugin removed"
-        in done.stdout
-    )
-
-
 def test_platform_removes_only_cells_of_others(gate):
     """``-m cpu`` selects the emulated cells. It does not ask for native ones."""
     done = gate("-m", "cpu", "--require", "te-*")

@@ -229,12 +229,6 @@ def test_annotations_and_summary_in_github_actions(gate, tmp_path):
     [
         (KNOWN, "pass", "te-block-tiny-emulated loss parity is green now; remove the entry or narrow it"),
         (KNOWN, "inconclusive", "Refuse: te-block emulated on tiny is inconclusive"),
-        (KNOWN.replace("2999", "2001"), "fail", "expired on 2001-01-01"),
-        (
-            KNOWN.replace("te-block", "te-blok"),
-            "pass",
-            "recipe te-blok; model tiny selects no cell of the whole matrix",
-        ),
     ],
 )
 def test_known_failure_that_is_none_is_red(gate, known, status, words):

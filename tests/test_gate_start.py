@@ -89,8 +89,9 @@ def test_star_selects_no_shape_that_is_only_timed():
         (["suites/convergence"], {}, 8),
         (["suites/convergence", "-m", "cpu"], {"markexpr": "cpu"}, 0),
         (["suites/convergence"], {"numprocesses": 0}, 0),
-        (["suites/convergence"], {"keyword": "te-block"}, 0),
-        (["suites/convergence"], {"parity_model": ["tiny"]}, 0),
+        (["suites/convergence"], {"keyword": "te-block"}, 4),
+        (["suites/convergence"], {"parity_model": ["tiny"]}, 4),
+        (["suites/convergence/test_loss_parity.py::test_loss_parity[te-block-tiny-native]"], {}, 0),
         (["suites/convergence"], {"usepdb": True}, 0),
         (["tests"], {}, 0),
     ],
@@ -102,15 +103,8 @@ def test_whole_gate_on_a_gpu_uses_all_cores(monkeypatch, arguments, given, count
     monkeypatch.setattr(workers, "cores", lambda: 8)
     monkeypatch.delenv(workers.WORKER, raising=False)
     monkeypatch.setattr(options, "value", lambda config, name: getattr(config.option, f"parity_{name}"))
-    free: dict[str, object] = {
-        "numprocesses": None,
-        "dist": "no",
-        "tx": [],
-        "keyword": "",
-        "usepdb": False,
-        "collectonly": False,
-    }
-    option = Namespace(**{**free, "parity_model": [], "markexpr": "", **given})
+    free: dict[str, object] = {"numprocesses": None, "dist": "no", "tx": [], "usepdb": False, "collectonly": False}
+    option = Namespace(**{**free, "keyword": "", "parity_model": [], "markexpr": "", **given})
     invocation = SimpleNamespace(args=arguments, dir=projects.ROOT)
     config = SimpleNamespace(option=option, invocation_params=invocation, args=arguments)
     config.getoption = lambda name: option.markexpr

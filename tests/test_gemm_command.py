@@ -219,21 +219,9 @@ def test_a_hybrid_model_is_timed_by_its_own_linears(timed, tmp_path, monkeypatch
     assert found["mixer.q_proj"] == (512, 1024, 1024, 1, 1)
     assert found["mixer.in_proj"] == (512, 2 * 1024 + 2 * 2 * 64 + 16, 1024, 1, 1)
     assert [(g.name, g.n) for g, part in request.linears() if part == "model"] == [("lm_head", 32_000)]
-    assert (
-        main(
-            [
-                "gemm",
-                model(tmp_path, **HYBRID | {"mamba_num_heads": 17, "n_groups": 1}, num_hidden_layers=4),
-                "--recipe",
-                "te-current",
-            ]
-        )
-        == 2
-    )
-    assert (
-        "te-current: mixer.in_proj has 2321 output features (N), and they are not divisible by 16"
-        in capsys.readouterr().err
-    )
+    odd = model(tmp_path, **HYBRID | {"mamba_num_heads": 17, "n_groups": 1}, num_hidden_layers=4)
+    assert main(["gemm", odd, "--recipe", "te-current"]) == 2
+    assert f"te-current: mixer.in_proj has 2321 output features (N){NOT}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [["predict"], ["block", "--recipe", "bf16"], ["split", "--recipe", "bf16"]])

@@ -52,7 +52,6 @@ def edited(written: Path, folder: Path, kind: type[store.GoldenFile], place: str
 
 
 CELL = "cells.te-current native"
-GEMM = f"{CELL}.gemms.o dgrad kernel"
 FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "schema_version", 2, "schema 2 is unknown; this fp8parity reads schema 1"),
     (Golden, "model", "other", "it holds other on topics; rename it"),
@@ -124,7 +123,6 @@ def test_committed_goldens_are_valid():
 POLICY = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
 HEAD = "check,metric,where,model,recipe,execution,value,source\n"
 NUMBER = "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},{}\n"
-SOURCES = "source,records,device,packages,sha256\na1,set.zip,{},torch 2,a1b2\n"
 Write = Callable[..., list[str]]
 
 

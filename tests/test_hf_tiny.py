@@ -47,11 +47,12 @@ def test_experts_as_linears_equal_the_class(kind):
     torch.testing.assert_close(found[1], found[0], rtol=2e-4, atol=2e-5)
 
 
-GROUPED = (("gpt_oss", "ao-mxfp8"), ("nemotron_h", "ao-mxfp8"))
-"""One grouped GEMM of torchao for the experts of a name."""
+OF_TORCHAO = (("gpt_oss", "ao-mxfp8"), ("nemotron_h", "ao-mxfp8"), ("llama4_text", "ao-tensorwise"))
+"""One grouped GEMM for the experts of a name; and a class that adds to the output of a linear in place, which no vendor's
+linear allows."""
 
 
-@pytest.mark.parametrize(("name", "by"), [*((name, "te-mxfp8") for name in hf_tiny.NAMES), *GROUPED])
+@pytest.mark.parametrize(("name", "by"), [*((name, "te-mxfp8") for name in hf_tiny.NAMES), *OF_TORCHAO])
 def test_every_linear_is_converted_or_named(name, by, eager):
     """With recipes that ask most of features and rows. A router is never converted, and every parameter, also a bias, has a gradient."""
     model = tiny(name)
@@ -145,17 +146,8 @@ COLLECTED = {
 @pytest.mark.parametrize(("model", "expected"), COLLECTED.items(), ids=COLLECTED)
 def test_gate_takes_an_architecture(model, expected, tmp_path):
     """Its cells are those of a model of one's own. A wrong name is wrong usage, in one line."""
-    done = run(
-        "pytest",
-        "suites/convergence",
-        "--model",
-        model,
-        "--recipe",
-        "te-current",
-        "--collect-only",
-        "-q",
-        cwd=complete(tmp_path),
-    )
+    terms = ("suites/convergence", "--model", model, "--recipe", "te-current", "--collect-only", "-q")
+    done = run("pytest", *terms, cwd=complete(tmp_path))
     code, words = expected
     assert done.returncode == code and words in done.stdout + done.stderr, done.stdout + done.stderr
     assert "Traceback" not in done.stderr and "micro" not in done.stdout

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from itertools import permutations
+from pathlib import Path
 
 import pytest
 from faults.runs import calibration
 from fp8parity.judging import identity
 from fp8parity.records.schema import Trajectory
+from fp8parity.records.sets import machines
+from fp8parity.records.storage import load_records
 from narrowed import some
 from reports import RECIPES
 from sessions import stored
@@ -56,3 +59,16 @@ def test_what_the_golden_does_not_hold_is_not_compared(change):
     runs: list[Trajectory] = [r.model_copy(update=change) for r in RUNS["te-current"]]
     made = identity.likenesses(runs, RUNS["bf16"], GOLDEN, POLICY)
     assert [len(likes) for likes in made] == ([3, 0] if "first_gradients" in change else [0, 0])
+
+
+def test_equal_runs_of_two_vendors_are_sound_and_those_of_one_are_not():
+    """te-current and ao-tensorwise of two Hugging Face models, native on an H200, are equal to the bit."""
+    path = Path(__file__).parents[1] / "golden/records/h200-hf.zip"
+    records = [r for r in load_records(path) if isinstance(r, Trajectory) and r.cell.model == "hf-qwen3"]
+    by = {name: [r for r in records if r.cell.recipe == name] for name in ("te-current", "ao-tensorwise")}
+    assert [r.loss for r in by["te-current"]] == [r.loss for r in by["ao-tensorwise"]]
+    for kinds, fault in ((by["te-current"], None), (by["ao-tensorwise"], "of seed 0 equal those of ao-tensorwise")):
+        runs = [r.model_copy(update={"inventory": k.inventory}) for r, k in zip(by["te-current"], kinds, strict=True)]
+        (machine,) = machines([*runs, *by["ao-tensorwise"]])
+        text = identity.runs_of_another(runs, machine, POLICY)
+        assert (fault in some(text)) if fault else text is None

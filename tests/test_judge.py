@@ -168,11 +168,6 @@ def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
     assert (found.status, found.headline) == ("no-golden", "the golden holds no seeds [2]")
 
 
-def test_a_recipe_that_converted_nothing_is_an_error(trajectory, golden):
-    found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003), inventory=[])
-    assert (found.status, found.headline) == ("error", "seed 0: the recipe converted no module")
-
-
 @pytest.mark.parametrize(("count", "words"), [(1, "1 module was converted"), (2, "2 modules were converted")])
 def test_a_control_that_converted_something_is_an_error(trajectory, golden, count, words):
     inventory = [Module(fqn=f"layer{i}", kind="b", config="c") for i in range(count)]

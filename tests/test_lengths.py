@@ -91,16 +91,8 @@ def test_gaps_by_length_have_those_that_were_planted():
         runs += [run("te-block", seed, LATE * (2 + own / 2)), run("te-delayed", seed, LATE * (3 + own / 2))]
         runs += [run("bf16", seed, LATE * 100, "layer not updated")]
     found = table(runs)
-    heads = [
-        "seeds",
-        "300-600",
-        "600-1,000",
-        "1,000-2,000",
-        "2,000-5,000",
-        "5,000-10,000",
-        "10,000-16,000",
-        "16,000-20,000",
-    ]
+    heads = ["seeds", "300-600", "600-1,000", "1,000-2,000", "2,000-5,000"]
+    heads += ["5,000-10,000", "10,000-16,000", "16,000-20,000"]
     assert found["mean gap, %, steps"][:-1] == heads
     assert set(found["te-block native"][1:-2]) == {"+0.0000 ± 0.0000"}
     sd = float(np.std(SEEDS, ddof=1)) * stats.student(0.975, 3) / 2  # of the mean of four seeds, in units of 0.01%

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +22,6 @@ from two_sides import compared
 
 OLD, NEW = {"cuDNN": "9.10.2", "NCCL": "2.27.5"}, {"cuDNN": "9.13.0", "NCCL": "2.27.5"}
 SEVERAL = "several changed, so none can be blamed alone"
-
-
-@pytest.fixture
-def runs(trajectory):
-    return partial(two_sides.runs, trajectory)
 
 
 @pytest.fixture

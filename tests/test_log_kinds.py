@@ -17,7 +17,6 @@ import pytest
 from curves import curve
 from fp8parity import runs
 from fp8parity.cli import main
-from log_files import rows
 
 N = 200
 BF16, FP8, WORSE = (curve(steps=N), curve(steps=N, chaos=1), curve(steps=N, chaos=1).with_gap(0.01))
@@ -268,9 +267,3 @@ def test_encodings_and_standard_input_are_read(encode, form, before, tmp_path, m
     for path in (tmp_path / "run", Path("-"), pipe):
         assert runs.read(path).loss == BF16.loss
     thread.join()
-
-
-def test_restart_keeps_the_last_rows_of_a_printed_log(tmp_path):
-    lines = [f"step {s} loss {x:.5f} elapsed {s}\n" for s, x, *_ in rows(BF16)]
-    run = runs.read(put(tmp_path / "a.log", "".join([*lines[:150], *lines[100:]])))
-    assert (run.replaced, len(run.points), run.notes) == (50, N, [])

@@ -31,14 +31,8 @@ BF16, DELAYED, NVFP4 = (
     cell(r, "native" if r == "bf16" else "emulated", "nano") for r in ("bf16", "te-delayed", "te-nvfp4")
 )
 BITS = (
-    "loss",
-    "grad_norm",
-    "validation",
-    "first_gradients",
-    "initial_weights",
-    "final_weights",
-    "probes",
-    "hyperparameters",
+    *("loss", "grad_norm", "validation", "first_gradients"),
+    *("initial_weights", "final_weights", "probes", "hyperparameters"),
 )
 
 

@@ -79,16 +79,6 @@ def copied(session: Path, to: Path, *without: str) -> Path:
     return to
 
 
-def test_deleted_record_is_red(session, tmp_path, capsys):
-    lost = copied(session, tmp_path / "lost", "-gemm")
-    assert judged(lost) == 1
-    out = capsys.readouterr().out
-    assert (
-        f"the manifest of session {only(session).session} selected te-current-emulated gemm (no record holds it)" in out
-    )
-    assert "codes (" not in out
-
-
 def test_merged_set_keeps_its_manifests(session, tmp_path, capsys):
     assert main(["merge", str(tmp_path / "all.zip"), str(session)]) == 0
     assert "2 records of 1 environment" in capsys.readouterr().out

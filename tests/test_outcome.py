@@ -11,7 +11,7 @@ from fp8parity.gate.results import Phase, Results, not_run
 from fp8parity.gate.selection import unmatched
 from fp8parity.judging.verdict import LOSS, LossDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.report.sentence import Outcome, sentence
+from fp8parity.report.sentence import Outcome
 from verdicts import verdict
 
 CELLS = {
@@ -28,7 +28,7 @@ LARGE = Phase(
 )
 """A check that has nothing to measure on such a machine."""
 ALONE = "only the BF16 control was checked and no recipe:"
-GREEN, RED = verdict("pass"), verdict("fail")
+GREEN = verdict("pass")
 
 
 def node(cell: str) -> str:
@@ -70,25 +70,6 @@ def test_each_selected_test_is_in_one_group(phases, counts):
     assert (found.judged, found.skipped, len(found.crashed), len(found.missing)) == counts
     assert sum(counts) == found.selected == 3
     assert found.complete == (counts[2:] == (0, 0))
-
-
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ({"stopped": "the user interrupted the run"}, "; the user interrupted the run."),
-        ({"uncollected": ["x.py: ImportError"]}, "; 1 file could not be collected (first x.py: ImportError)."),
-    ],
-)
-def test_stopped_session_is_incomplete(more, words):
-    found = outcome(ran("bf16"), ran("a"), ran("b"), **more)
-    assert not found.complete
-    counts = "3 selected tests: 3 judged, 0 skipped, 0 crashed, 0 missing"
-    assert sentence([GREEN], [], found) == f"Refuse: the only check that ran is green, but {counts}{words}"
-
-
-def test_dead_worker_has_the_cell_of_its_test():
-    [found] = outcomes.verdicts(made([Phase(node("b"), "???", failed=True, why="worker 'gw0' crashed")]), CELLS)
-    assert (found.cell, found.headline) == (CELLS["b"], "the process that ran the test died: worker 'gw0' crashed")
 
 
 @pytest.mark.parametrize(

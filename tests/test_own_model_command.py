@@ -19,8 +19,6 @@ from processes import Done, run
 from projects import commit, complete
 from torch import nn
 
-ROOT = Path(__file__).parents[1]
-
 
 def make(folder: Path) -> Path:
     """The files of the page with a short schedule, and our suites. There is no conftest.py."""
@@ -51,17 +49,8 @@ def test_golden_is_recorded_then_judged(tmp_path):
     [printed] = {r["command"] for r in json.loads((project / "out.json").read_text())["rows"] if r["recipe"] != "bf16"}
     program, *arguments = shlex.split(printed)
     assert run(program, *arguments, cwd=project).returncode == 0, printed
-    done = run(
-        "pytest",
-        "suites",
-        "--model-factory",
-        "my_models:gpt2",
-        "--recipe",
-        "te-current",
-        "--collect-only",
-        "-q",
-        cwd=project,
-    )
+    terms = ("--model-factory", "my_models:gpt2", "--recipe", "te-current", "--collect-only", "-q")
+    done = run("pytest", "suites", *terms, cwd=project)
     assert "te-current-my-gpt2-native" in done.stdout and "te-current-my-gpt2-fused" not in done.stdout
     assert "micro" not in done.stdout and "[te-current-tiny" not in done.stdout
 

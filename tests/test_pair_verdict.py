@@ -141,7 +141,7 @@ def test_own_recorded_pairs_pass_and_planted_gaps_fail(tmp_path):
         assert [judge([bf16[s]], [x], PairOptions()).code for s, x in cases] == [0, 1, 2]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(gap=st.floats(-0.02, 0.02), scale=st.sampled_from([0.5, 2.0, 8.0]), seed=st.integers(0, 9))
 def test_verdict_does_not_depend_on_the_unit_of_the_loss(gap, scale, seed):
     bf16, fp8 = np.asarray(noisy(seed=seed)), np.asarray(near(gap, seed=seed))
@@ -152,7 +152,7 @@ def test_verdict_does_not_depend_on_the_unit_of_the_loss(gap, scale, seed):
     assert first.gap and second.gap and first.gap.mean == pytest.approx(second.gap.mean, abs=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(gap=st.floats(0.0, 0.02), more=st.floats(0.0, 0.01), wider=st.floats(1.0, 4.0))
 def test_larger_gap_or_narrower_margin_is_never_better(gap, more, wider):
     order = ["pass", "inconclusive", "fail"]

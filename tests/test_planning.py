@@ -61,6 +61,12 @@ def test_estimate_divides_tests_by_workers_and_timed_ones_by_gpus(workers, gpus,
     assert estimate(works, workers, gpus) == pytest.approx(takes)
 
 
+def test_large_models_train_one_after_the_other_on_a_gpu():
+    table = Seconds({Key(TRAINED, "1b", recipe, "native"): 20.0 for recipe in ("bf16", "x", "y")})
+    works = [work(r, Key(TRAINED, "1b", r, "native"), 3, table, 10**9) for r in ("bf16", "x", "y")]
+    assert estimate(works, 16, 1) == 3 * 3 * 20 and estimate(works, 16, 2) == 120  # 120: the longest, with its control
+
+
 HEAD = "test,model,recipe,execution,ranks,seconds\n"
 MODES, CODES = Key("test_modes", "small", "te-block", "native"), Key("test_codes", "tiny", "te-block", "native")
 ROWS = {

@@ -158,7 +158,6 @@ def test_number_of_a_row_has_a_range(kind, key, inside, outside):
 LOSS = '[[loss]]\nmargin = 0.005\nwhy = "long enough"\n'
 RULE = '[[rule]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
 COMPLETE = '[[complete]]\ncheck = "a"\nwhy = "long enough"\n'
-BAND = '[[band]]\ncheck = "a"\nmetric = "b"\nwhy = "long enough"\n'
 
 
 def load(folder: Path, text: str) -> Policy:

@@ -135,16 +135,6 @@ def test_the_first_and_the_last_probe_count():
     assert gradients.probe_outside([one().model_copy(update={"probes": [wrong]})], *reference()) is None
 
 
-def test_a_cell_with_one_run_gives_its_numbers():
-    [machine] = sets.machines([one()])
-    [record] = gradients.numbers_of(machine)
-    assert (record.cell, record.session, [m.value for m in record.values]) == (
-        one().cell,
-        one().session,
-        [p.sqnr for p in one().probes],
-    )
-
-
 def test_a_framework_that_moved_is_not_blamed_on_the_recipe():
     """BF16 has other weights then, and the numbers say nothing about its gradients."""
     found, detail = verdict(mini(late=2, bf16=1.02))

@@ -46,7 +46,6 @@ PROFILE = DeviceProfile(cell=CELL, memory=1, peak_flops=1.0, times=[COPY], prove
 
 COUNT = [0, LARGEST], [-1, LARGEST + 1]
 POSITIVE = [1, LARGEST], [0, LARGEST + 1]
-SECONDS = [0.0, 1e9], [-1e-9, inf, nan]
 QUANTITY = [1e-300, 1e9], [0.0, inf, nan]
 FINITE = [-1.0, 0.0], [inf, -inf, nan]
 TIMES = [[1e-9]], [[], [0.0]]

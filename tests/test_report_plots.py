@@ -171,12 +171,6 @@ def report() -> Report:
     return Report(speeds, {}, [], "m", Evidence(records, given.goldens, given.policy))
 
 
-def shown(*records: object) -> dict[str, list[list[str]]]:
-    """The tables of a report on these records alone."""
-    made = Report([], {}, [], "m", Evidence(records))  # type: ignore[arg-type]
-    return {title: reports.texts(table) for title, table in reports.tables(made).items()}
-
-
 class TestGemms:
     def test_the_json_report_has_the_sums_of_the_command(self, report):
         [found] = json.loads(RENDERERS[".json"](report))["throughput"]["gemm_sums"]

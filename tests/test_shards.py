@@ -90,11 +90,6 @@ def test_all_shards_are_complete(trajectory):
     assert missing_shards([note(trajectory, [])]) == []
 
 
-def test_missing_shard_is_named(trajectory, runs):
-    notes = [note(trajectory, runs, session="1", shard=SHARDS[0]), note(trajectory, [], session="3", shard=SHARDS[2])]
-    assert missing(notes, runs) == ["shard 2 of 3 is missing, and shard 1, 3 is here (split aaaaaaaa)"]
-
-
 @pytest.mark.parametrize(
     ("control", "recipe", "others", "alone"),
     [

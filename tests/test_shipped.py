@@ -212,18 +212,8 @@ class TestEmptyFolder:
     def test_pyargs_needs_no_conftest(self, installed, tmp_path):
         folder = tmp_path / "empty"
         folder.mkdir()
-        done = python(
-            installed,
-            folder,
-            "pytest",
-            *ENTRY,
-            "--pyargs",
-            "fp8parity.suites.convergence",
-            "--collect-only",
-            "-q",
-            "-m",
-            "h100",
-        )
+        terms = ("--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100")
+        done = python(installed, folder, "pytest", *ENTRY, *terms)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "test_loss_parity[te-current-tiny-native]" in done.stdout
 

@@ -69,24 +69,31 @@ def test_committed_gate_is_green_and_on_the_page(records, tmp_path):
         assert " ".join(row.split()[1:4]) in page, row
 
 
-MEGATRON = {
-    "stale-weights": "seed 0 ended +10.4% from BF16's loss and does not follow it",
-    "another-count": "the gradient norm left its band around BF16's: step 0, seed 0: 1.639, band 3.301",
-    "other-data": "seed 0 trained on other batches than BF16",
-    "fp8-off": "the losses of seed 0 equal BF16's to the bit",
+PLANTED = {
+    "megatron/faults-h200.zip": {
+        "stale-weights": "seed 0 ended +10.4% from BF16's loss and does not follow it",
+        "another-count": "the gradient norm left its band around BF16's: step 0, seed 0: 1.639, band 3.301",
+        "other-data": "seed 0 trained on other batches than BF16",
+        "fp8-off": "the losses of seed 0 equal BF16's to the bit",
+    },
+    "accelerate/faults-cpu.zip": {
+        "stale-weights": "seed 0 ended +40.9% from BF16's loss and does not follow it",
+        "another-count": "the gradient norm left its band around BF16's: step 0, seed 0: 0.4328, band 0.8728",
+        "other-data": "seed 0 trained on other batches than BF16",
+        "filter-of-nothing": "the losses of seed 0 equal BF16's to the bit",
+    },
 }
-"""A fault that was planted in megatron-core on an H200, and what the message says."""
+"""Committed runs of faults that were planted in a framework, and what the message says."""
 
 
-def test_faults_inside_megatron_are_named():
-    folder = EXAMPLES / "megatron"
-    done = run("fp8parity", "judge", str(folder / "faults-h200.zip"), "--golden-dir", str(folder / "golden"))
-    failed = {
-        line.split("-megatron-gpt")[0]: line for line in done.stdout.splitlines() if ": loss parity fail: " in line
-    }
-    assert done.returncode == 1 and failed.keys() == MEGATRON.keys()
-    for name, words in MEGATRON.items():
-        assert words in failed[name]
+@pytest.mark.parametrize("place", PLANTED)
+def test_committed_faults_inside_a_framework_are_named(place):
+    path = EXAMPLES / place
+    done = run("fp8parity", "judge", str(path), "--golden-dir", str(path.parent / "golden"))
+    lines = [line for line in done.stdout.splitlines() if ": loss parity fail: " in line]
+    assert done.returncode == 1 and len(lines) == len(PLANTED[place])
+    for name, words in PLANTED[place].items():
+        assert any(line.startswith(f"{name}-") and words in line for line in lines), name
 
 
 @pytest.mark.slow

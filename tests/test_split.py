@@ -99,15 +99,8 @@ class TestFiltered:
             (split_of("", block=None), [block_of(1.2, "", block=None), block_of(1.25, WITHOUT, block=None)]),
         ],
         ids=[
-            "setting",
-            "alone",
-            "no filter",
-            "other setting",
-            "other shapes",
-            "other block",
-            "other cell",
-            "unusable",
-            "a step",
+            *("setting", "alone", "no filter", "other setting", "other shapes"),
+            *("other block", "other cell", "unusable", "a step"),
         ],
     )
     def test_blocks_with_other_differences_do_not_count(self, of, records):

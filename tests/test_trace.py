@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from itertools import cycle
 from typing import Any
 
 import own_models
@@ -98,7 +99,7 @@ def test_planted_fault_of_an_own_model_is_named(name, plant, first, monkeypatch)
 
 
 SOUND = [
-    *((None, recipe, seed) for recipe in ("te-delayed", "te-current", "te-mxfp8", "te-nvfp4") for seed in (0, 1)),
+    *((None, recipe, 0) for recipe in ("te-delayed", "te-current", "te-mxfp8", "te-nvfp4")),
     *((None, recipe, 2) for recipe in ("te-block", "ao-tensorwise", "ao-rowwise", "ao-mxfp8", "te-mxfp8-head")),
     *(("my_models", recipe, 1) for recipe in ("te-delayed", "te-nvfp4", "te-mxfp8-head")),
     *(("my_llama", recipe, 1) for recipe in ("te-current", "te-nvfp4", "ao-rowwise-gw-hp")),
@@ -117,21 +118,22 @@ def test_sound_step_has_no_operation_over_its_budget(name, recipe, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["te-delayed", "te-mxfp8", "te-nvfp4", "ao-rowwise"])
-@pytest.mark.parametrize("name", hf_tiny.NAMES)
+@pytest.mark.parametrize(
+    ("name", "recipe"), zip(hf_tiny.NAMES, cycle(["te-delayed", "te-mxfp8", "te-nvfp4", "ao-rowwise"]), strict=False)
+)
 def test_sound_step_of_a_hugging_face_model_has_none_over_its_budget(name, recipe):
     [made] = hf_tiny.named(f"hf:{name}")
     assert_sound(traced(recipe, made))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["te-current", "te-mxfp8", "ao-rowwise"])
+@pytest.mark.parametrize("recipe", ["te-mxfp8", "ao-rowwise"])
 def test_compiled_sound_step_has_no_operation_over_its_budget(recipe):
     assert_sound(traced(recipe, mode=Mode.COMPILED))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mask off by one", "E5M2 for E4M3 in the input of one linear", "one norm in BF16"])
+@pytest.mark.parametrize("name", ["mask off by one", "E5M2 for E4M3 in the input of one linear"])
 def test_fault_of_a_compiled_step_is_named(name, monkeypatch):
     assert over(name, monkeypatch, Mode.COMPILED)[:1] == [(ARM | MOMENTS)[name]]
 

@@ -60,7 +60,6 @@ REASON = "(gradients: 3 of 21 numbers are outside their bounds)"
 ALONE = "; BF16 was not checked: the framework may have changed"
 PARTLY = "; --parity-execution native was asked for, and 2 tests of it cannot run here: te-block (2 tests, needs sm_90)"
 LOST = "2 selected tests: 1 judged, 0 skipped, 0 crashed, 1 missing (first test_x)"
-WHOLE = Outcome(selected=1, judged=1, skipped=0)
 ASKED = Outcome(
     selected=1,
     judged=1,

@@ -20,13 +20,8 @@ from fp8parity.recipes import RECIPES
 from torch import Tensor
 
 Plant = Callable[[pytest.MonkeyPatch], object]
-ROUND, GEMM, PREPARE, TILE, TILES = (
-    scaling.round_to_grid,
-    emulation.gemm,
-    emulation.prepare,
-    scaling.tile,
-    scaling.quantize_tiles,
-)
+ROUND, TILE, TILES = scaling.round_to_grid, scaling.tile, scaling.quantize_tiles
+GEMM, PREPARE = emulation.gemm, emulation.prepare
 
 
 def rule(name: str, change: Callable[[ScaleRule], ScaleRule]) -> Plant:

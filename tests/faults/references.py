@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +12,7 @@ from fp8parity.judging.references import store
 from fp8parity.judging.references.loss import Golden, GoldenSeed
 from fp8parity.judging.references.sound_runs import RecipeNoise
 from fp8parity.records.schema import AnyRecord, Measurement
-from fp8parity.records.storage import checksum, write_json
+from fp8parity.records.storage import write_json
 from sessions import GOLDEN
 from two_sides import TOML, runs, save
 
@@ -39,19 +37,10 @@ def _numbers(change: Callable[[str], str]) -> Plant:
     return plant
 
 
-def _policy(change: Callable[[str], str]) -> Plant:
-    def plant(folder: Path, make: Make) -> list[str]:
-        path = copied(folder) / "policy.toml"
-        path.write_text(change(path.read_text()))
-        return judge(folder, [number(make, 28.5)], folder / "golden")
-
-    return plant
-
-
-def _known(value: float, expires: str, status: str = "fail") -> Plant:
+def _known(value: float, expires: str) -> Plant:
     """A known failure of the number, which has this value."""
     entry = (
-        f'\n[[known]]\nrecipe = "te-current"\ncheck = "gemm"\nstatus = "{status}"\nlink = "https://example.org/7"\n'
+        f'\n[[known]]\nrecipe = "te-current"\ncheck = "gemm"\nstatus = "fail"\nlink = "https://example.org/7"\n'
         f'expires = {expires}\nwhy = "the scale is applied twice"\n'
         'number = [{ metric = "fprop sqnr", where = "gaussian", low = 23, high = 25 }]\n'
     )
@@ -90,22 +79,6 @@ def _golden_file(change: Callable[[Path], object]) -> Plant:
         return judge(folder, micro(), folder / "golden")
 
     return plant
-
-
-def write_checked(path: Path, text: str) -> None:
-    """Write a golden with the checksum of its new content."""
-    data = json.loads(text)
-    path.write_text(json.dumps(data | {"checksum": checksum(data)}))
-
-
-def _last_loss(value: float) -> Callable[[Golden], Golden]:
-    return lambda g: g.model_copy(
-        update={"seeds": [s.model_copy(update={"loss": [*s.loss[:-1], value]}) for s in g.seeds]}
-    )
-
-
-def _scheduled(name: str, value: float) -> Callable[[Golden], Golden]:
-    return lambda g: g.model_copy(update={"schedule": g.schedule | {name: value}})
 
 
 def _noise(factor: float, *fields: str) -> Callable[[Golden], Golden]:
@@ -152,15 +125,8 @@ def _metric_lost(folder: Path, make: Make) -> list[str]:
 
 GAPS = ("loss", "grad_norm", "first_losses", "first_gradients")
 EDITED = "micro-topics.json: its values do not match their digest: they were edited after"
-worse = partial(fault, code=1, where="fp8parity compare")
 unclear = partial(fault, code=2, where="fp8parity compare")
 GOLDENS = {
-    "golden of another schedule": red(
-        _golden(lambda g: g.model_copy(update={"spec_hash": "other"})), ("stale", "spec hash")
-    ),
-    "golden of another corpus": red(
-        _golden(lambda g: g.model_copy(update={"fingerprint": "other"})), ("stale", "corpus or its tokenizer changed")
-    ),
     "golden of a framework that trained wrongly": red(_golden(_moved_by(1.01), recorded=True), "the framework changed"),
     "tail of a golden high, and a recipe high": red(
         _golden(_moved_by(1.0005, 240), recorded=True, factor=1.0012),
@@ -171,47 +137,11 @@ GOLDENS = {
             ": framework and recipe changed",
         ),
     ),
-    "golden with an infinite last loss": refused(
-        _golden(_last_loss(math.inf)), ("micro-topics.json: key seeds.0.loss.299", "finite")
-    ),
-    "golden with a last loss of NaN": refused(
-        _golden(_last_loss(math.nan)), ("micro-topics.json: key seeds.0.loss.299", "finite")
-    ),
-    "golden with a tail of -5": refused(
-        _golden(_scheduled("tail", -5)), "micro-topics.json: schedule: tail is -5; it is an integer"
-    ),
-    "golden with an empty tail": refused(_golden(_scheduled("tail", 0)), "schedule: tail is 0"),
-    "golden of an unknown schema": refused(
-        _golden(lambda g: g.model_copy(update={"schema_version": 2})),
-        "micro-topics.json: key schema_version: schema 2 is unknown; this fp8parity reads schema 1",
-    ),
-    "golden with a step too few": refused(
-        _golden(_scheduled("steps", 299)), "seeds.0 has 300 losses; the schedule has 299 steps"
-    ),
-    "golden of another model": refused(
-        _golden(lambda g: g.model_copy(update={"model": "mini"})), "it holds mini on topics; rename it"
-    ),
-    "golden whose seeds are one seed": refused(
-        _golden(
-            lambda g: g.model_copy(
-                update={"seeds": [s.model_copy(update={"seed": i}) for i, s in enumerate(g.seeds[:1] * 8)]}
-            )
-        ),
-        "initial weights: ",
-    ),
-    "golden with a gap of NaN": refused(
-        _golden_file(lambda p: write_checked(p, p.read_text().replace('"loss": "', '"loss": "nan ', 1))),
-        "micro-topics.json: key noise.0.runs.0.loss: ",
-    ),
-    "golden with a noise that nothing can leave": refused(_golden(_noise(1e5)), "key noise.0.runs.0.loss.0: "),
     **{
         f"golden whose {what}": refused(_golden(change), EDITED)
         for what, change in (
             ("noise was multiplied by three", _noise(3.0)),
-            ("noise was divided by three", _noise(1 / 3)),
             ("tail was raised in one seed", _moved_by(1.0005, 240, [0])),
-            ("tail was raised in all seeds", _moved_by(1.0005, 240)),
-            ("tail was lowered in all seeds", _moved_by(0.9995, 240)),
         )
     },
     **{
@@ -224,33 +154,15 @@ GOLDENS = {
         _golden_file(lambda p: p.write_text(p.read_text().replace('"seed": 1', '"seed": 17'))),
         "its checksum does not match its content",
     ),
-    "golden cut short": refused(_golden_file(lambda p: p.write_text(p.read_text()[:1000])), "not valid JSON"),
     "golden lost": red(_golden_file(Path.unlink), "no-golden"),
-    "golden under another model's name": refused(
-        _golden_file(lambda p: p.rename(p.with_name("mini-topics.json"))),
-        "mini-topics.json: it holds micro on topics; rename it",
-    ),
     "measured number that appears twice": refused(_numbers(lambda t: t + t.splitlines()[-1] + "\n"), "appears twice"),
     "measured number without its source": refused(
         _numbers(lambda t: t.rstrip("\n").rpartition(",")[0] + ",gone\n"), "source 'gone' is not in sources.csv"
     ),
-    "limits the wrong way round": refused(
-        _policy(lambda t: t + '\n[[rule]]\ncheck = "gemm"\nlow = 29\nhigh = 28\nwhy = "turned round by mistake"\n'),
-        "[[rule]] key (row): Value error, low 29.0 is above high 28.0",
-    ),
-    "policy with a word for a number": refused(
-        _policy(lambda t: t.replace("margin = 0.005", 'margin = "wide"', 1)), ("policy.toml:", "[[loss]] key margin")
-    ),
     "known failure that has expired": red(_known(24.0, "2026-01-01"), "expired on 2026-01-01: recipe te-current, gemm"),
     "known failure that passes": red(_known(28.5, "2999-01-01"), "is green now"),
-    "known failure with another status": red(_known(24.0, "2999-01-01", "inconclusive"), "24 is below ["),
 }
 UPGRADES = {
-    "regression of an upgrade": worse(partial(compare, recipe=0.02), "te-current-nano-emulated"),
-    "seed lost in an upgrade": unclear(partial(compare, seeds=2), "missing: te-current-nano-emulated seed2 (in NEW)"),
-    "cell lost in an upgrade": unclear(
-        partial(compare, lost=lambda r: r.cell.recipe == "te-current"), "missing: te-current-nano-emulated"
-    ),
     "metric lost in an upgrade": unclear(_metric_lost, "gemm: fprop gain @ gaussian"),
     "control lost in an upgrade": unclear(
         partial(compare, lost=lambda r: r.cell.recipe == "bf16"), "missing: bf16-nano-native"

@@ -1,0 +1,118 @@
+"""--parity-stress: sound recipes keep their numbers, and each planted fault is red with the name of its stress."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fp8parity.checks import CHECKS, Check, Result, RunSpec, stress
+from fp8parity.checks.protocol import linear_pass, numbers_of
+from fp8parity.numerics import emulation
+from sessions import cell, shorten, verdict
+from torch import Tensor
+
+CPU = torch.device("cpu")
+CALLS = itertools.count()
+MEMORY = {"filled memory", "memory of NaN", "memory of large values"}
+
+
+def unwritten() -> Tensor:
+    """Memory that nobody wrote. So much is a mapping of its own, and holds zeros in a quiet process."""
+    return torch.empty(2**24)[:1]
+
+
+def fails_on_nan(y: Tensor) -> Tensor:
+    if unwritten().isnan():
+        raise RuntimeError("an illegal index")
+    return y
+
+
+PLANTS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
+    "adds what nobody wrote": (lambda y: (y + unwritten()).to(y.dtype), MEMORY),
+    "looks at what nobody wrote": (lambda y: torch.where(unwritten() > 1, 2 * y, y), {"memory of large values"}),
+    "raises on a NaN": (fails_on_nan, {"filled memory", "memory of NaN"}),
+    "does not wait": (lambda y: y * (1 + (threading.active_count() > 1)), {"a competing stream"}),
+    "another result each time": (lambda y: y * (1 + next(CALLS) * 2**-8), set(stress.STRESSES)),
+    "another kernel in deterministic mode": (lambda y: y * (1 + torch._C._get_deterministic_algorithms()), set()),
+    "nothing": (lambda y: y, set()),
+}
+
+
+def one_linear(spec: RunSpec) -> Result:
+    x = torch.ones(16, 32, dtype=torch.bfloat16)
+    found = linear_pass(spec.linear(x, tokens=16), x.clone(), torch.ones(16, 16, dtype=torch.bfloat16))
+    return numbers_of("fprop gain", {name: float(y.double().norm()) for name, y in found.items()}), []
+
+
+def changed(record) -> set[str]:
+    return {m.where for m in record.values if m.metric == stress.METRIC and m.value}
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_planted_fault_is_red_under_its_stress(name, session, eager, monkeypatch):
+    plant, seen = PLANTS[name]
+    real = emulation.gemm
+    monkeypatch.setattr(emulation, "gemm", lambda *args: plant(real(*args)))
+    monkeypatch.setitem(CHECKS, "gemm", Check("gemm", one_linear))
+    record = session.measure("gemm", cell("te-current"), stress=True)
+    assert changed(record) == seen
+    judged = verdict(record)
+    assert {place for place, _ in judged.lines if place.startswith(stress.METRIC)} == {
+        f"{stress.METRIC} @ {s}" for s in seen
+    }
+    assert not seen or (judged.status == "fail" and judged.message().startswith("te-current-tiny-emulated: gemm fail"))
+    assert all(f"{one}: " in " ".join(record.notes) for one in seen)
+
+
+@pytest.mark.parametrize(
+    ("check", "recipe"),
+    [("state", "te-delayed"), ("gemm", "te-nvfp4"), ("gemm", "ao-rowwise")],
+)
+def test_sound_recipe_keeps_its_numbers(check, recipe, session, eager, monkeypatch):
+    shorten(monkeypatch)
+    record = session.measure(check, cell(recipe, model="nano"), stress=True)
+    assert (changed(record), len(record.notes)) == (set(), len(session.measure(check, record.cell).notes))
+    assert {m.where for m in record.values if m.metric == stress.METRIC} == set(stress.STRESSES)
+
+
+@pytest.mark.parametrize(("check", "vendor"), [("gemm", True), ("attention", False)])
+def test_memory_is_filled_without_the_mode_that_a_vendor_refuses(check, vendor):
+    with stress.deterministic(check, CPU, fill=True):
+        assert torch.empty(8).isnan().all()
+        assert torch.are_deterministic_algorithms_enabled() is vendor
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+
+
+def test_memory_that_cannot_be_poisoned_is_an_error(monkeypatch):
+    monkeypatch.setattr(stress.ctypes, "CDLL", lambda _: None)
+    with (
+        pytest.raises(ValueError, match="the free memory of cpu could not be filled"),
+        stress.poisoned("gemm", CPU, byte=stress.NAN),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_other_work_pauses_while_a_graph_is_captured(fails, monkeypatch):
+    events: list[str] = []
+
+    def begin(graph: object) -> None:
+        events.append("begin")
+        if fails:
+            raise RuntimeError("no capture")
+
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", lambda graph: events.append("end"))
+    graph: Any = object()  # torch for a CPU has the class, and no object of it
+    with stress.competing("modes", CPU):
+        try:
+            torch.cuda.CUDAGraph.capture_begin(graph)
+        except RuntimeError:
+            events.append("failed")
+        torch.cuda.CUDAGraph.capture_end(graph)
+    assert events == ["begin", "failed", "end"] if fails else ["begin", "end"]
