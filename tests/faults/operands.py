@@ -172,6 +172,9 @@ ROUNDING = {
         ),
         "Primus-Turbo 365, llm.c 597",
     ),
+    "one noise for two tensors of a step": recipe(
+        plants.same_noise(tensors=2), gemm("te-nvfp4", "rounding correlation @ two linears"), "Primus-Turbo 365"
+    ),
     "two noises in turns": recipe(
         plants.same_noise(2), gemm("te-nvfp4", "dgrad averaging gain @ gaussian", hidden=WHOLE)
     ),
