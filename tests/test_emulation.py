@@ -78,6 +78,23 @@ def test_delayed_scale_follows_the_amax_of_earlier_steps():
     assert int((state.amax_history > 0).sum()) == 3
 
 
+def test_evaluation_keeps_the_scale_and_its_amax_counts_in_the_next_update():
+    """As in TE 2.20.2: ``autocast_exit`` (pytorch/quantization.py) updates if ``torch.is_grad_enabled()``, a cast takes
+    ``atomicMaxFloat`` of row 0, and only ``_update_amax_history`` clears that row."""
+    layer = linear("te-delayed")
+    state, largest = delayed(layer, "x"), float(inputs().abs().max())
+    layer(inputs())
+    used = state.scale.clone()
+    with torch.no_grad():
+        for factor in (8.0, 2.0):
+            layer(inputs() * factor)
+    assert torch.equal(state.scale, used)
+    assert (float(state.amax_history[0]), int((state.amax_history > 0).sum())) == (8 * largest, 2)
+    layer(inputs())
+    assert float(state.scale) == pytest.approx(448 / (8 * largest), rel=1e-6)
+    assert state.amax_history[0] == 0
+
+
 def test_recompute_uses_the_first_passes_scales_and_counts_once():
     plain, recomputed = linear("te-delayed"), linear("te-delayed")
     for step in range(3):

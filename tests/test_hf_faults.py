@@ -46,7 +46,7 @@ Plant = Callable[[pytest.MonkeyPatch], object]
 def tiny(name: str) -> hf_tiny.TinyModel:
     [made] = hf_tiny.named(f"hf:{name}")
     return replace(
-        made, schedule=replace(made.schedule, steps=STEPS, warmup=2, tail=4, validation_every=STEPS, validation_rows=16)
+        made, schedule=replace(made.schedule, steps=STEPS, warmup=2, tail=4, validation_every=STEPS, validation_rows=4)
     )
 
 
@@ -70,9 +70,7 @@ def judged(once, tmp_path, eager):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "recipe"), [("qwen3", "bf16"), *((n, RECIPE) for n in ("qwen3", "gpt_oss", "deepseek_v3"))]
-)
+@pytest.mark.parametrize(("name", "recipe"), [("qwen3", "bf16"), *((n, RECIPE) for n in ("gpt_oss", "deepseek_v3"))])
 def test_sound_run_passes(name, recipe, judged):
     found = judged(name, recipe, SEEDS)
     assert found.status == "pass", found.message()

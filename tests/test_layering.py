@@ -26,7 +26,7 @@ ROOMS = {
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
     "tracing": "checks training recipes workload numerics records",
-    "distributed": "checks training recipes workload records",
+    "distributed": "tracing checks training recipes workload records",
     "runner": "trainers timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "bisection": "trainers",
@@ -35,7 +35,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner trainers checks training recipes workload records did_you_mean",
-    "cli": "gate shipped bisection tracing report planning judging runs runner trainers timing prediction checks training recipes workload numerics records did_you_mean",
+    "cli": "gate shipped bisection distributed tracing report planning judging runs runner trainers timing prediction checks training recipes workload numerics records did_you_mean",
     "__main__": "cli",
     "__init__": "",
 }

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
+from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.numerics.spec import GEMMS
 
@@ -29,6 +32,17 @@ def gemm(recipe: str, place: str, cause: str = "", *, hidden: tuple[str, ...] = 
 
 def codes(recipe: str, place: str, cause: str = "") -> tuple[Finding, ...]:
     return (Finding(Numerics("codes", recipe), place, Blame.RECIPE, cause=cause),)
+
+
+def misread(real: Callable[..., Any]) -> Callable[..., Any]:
+    """The bytes of E5M2 codes are read as those of E4M3."""
+
+    def operand(self: EmulatedLinear, name: str, x: torch.Tensor) -> Any:
+        data, outer = real(self, name, x)
+        e5m2 = getattr(self.spec, name).format == "e5m2"
+        return data.to(torch.float8_e5m2).view(torch.float8_e4m3fn).to(data.dtype) if e5m2 else data, outer
+
+    return operand
 
 
 floor = rule("e8m0-rceil", lambda f: SCALE_RULES["e8m0-floor"])
@@ -70,6 +84,16 @@ SCALES = {
     "scales clipped": recipe(
         rule("te-fp32", lambda f: lambda amax, fmt: f(amax, fmt).clamp(max=2.0**15)),
         gemm("te-current", "fprop sqnr @ near-zero"),
+    ),
+    "scales rounded up after the codes were made": recipe(
+        plants.decoded_by(lambda decode: torch.exp2(torch.ceil(torch.log2(decode)))),
+        gemm("te-current", "fprop gain @ gaussian", "rounded away from zero"),
+        "transformers 47030",
+    ),
+    "E5M2 gradients read as E4M3": recipe(
+        plants.method(EmulatedLinear, "operand", misread),
+        gemm("te-current", "dgrad sqnr @ gaussian", hidden=("fprop",)),
+        "TE 3342",
     ),
     "amax of a part of the tensor": recipe(
         plants.amax_of_a_part, gemm("te-current", "fprop sqnr @ uneven-row"), "Megatron-LM 442, torchtitan 698"
@@ -146,6 +170,10 @@ ROUNDING = {
             "dgrad, wgrad: stochastic rounding gives the same result in every pass: its noise repeats",
             hidden=WHOLE,
         ),
+        "Primus-Turbo 365, llm.c 597",
+    ),
+    "one noise for two tensors of a step": recipe(
+        plants.same_noise(tensors=2), gemm("te-nvfp4", "rounding correlation @ two linears"), "Primus-Turbo 365"
     ),
     "two noises in turns": recipe(
         plants.same_noise(2), gemm("te-nvfp4", "dgrad averaging gain @ gaussian", hidden=WHOLE)

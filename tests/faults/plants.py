@@ -106,8 +106,10 @@ def decoded(name: str, factor: float) -> Plant:
     return method(EmulatedLinear, "operand", change)
 
 
-def same_noise(count: int) -> Plant:
-    """Each tensor gets one of ``count`` noises, in turns: a generator that is seeded too often."""
+def same_noise(count: int = 0, tensors: int = 1) -> Plant:
+    """Each tensor gets one of ``count`` noises, in turns: a generator that is seeded too often.
+
+    With a ``count`` of 0, as many ``tensors`` after each other share a new noise."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         uses = Counter[Operand]()
@@ -115,7 +117,7 @@ def same_noise(count: int) -> Plant:
         def prepare(x: Tensor, op: Operand, scale: Any = None, generator: Any = None) -> Any:
             if op.stochastic:
                 uses[op] += 1
-                generator.manual_seed(uses[op] % count)
+                generator.manual_seed(uses[op] % count if count else (uses[op] - 1) // tensors)
             return PREPARE(x, op, scale, generator)
 
         patch.setattr(emulation, "prepare", prepare)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import projects
-from projects import EXAMPLE, record_golden, start
+from projects import record_golden, start
 
 from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen, Words
 
@@ -53,13 +53,6 @@ def _fault(
     return Fault(Kind.GATE, plant, (Finding(look, "", Blame.INPUT, f"exit {code}", words=words),))
 
 
-def _indivisible(project: Path) -> None:
-    """A model that BF16 trains and no recipe takes."""
-    (project / "conftest.py").write_text(EXAMPLE.replace("hidden=128", "hidden=72"))
-    projects.commit(project)
-    record_golden(project)
-
-
 BF16 = ("--recipe", "bf16")
 FAULTS = {
     "unknown recipe": _fault(("--recipe", "te-curent"), 4, "unknown recipe 'te-curent': did you mean te-current"),
@@ -85,11 +78,5 @@ FAULTS = {
         "uncommitted changes",
         lambda project: (project / "dirty.txt").write_text("x"),
         absent="*.json",
-    ),
-    "dimensions that a recipe cannot take": _fault(
-        ("--recipe", "te-current"),
-        1,
-        "gate_proj.out_features = 72 is not divisible by 16",
-        _indivisible,
     ),
 }

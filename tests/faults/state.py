@@ -102,6 +102,27 @@ def recomputed_in_bf16(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(EmulatedLinear, "operand", operand)
 
 
+def updates_in_evaluation(real: Real) -> Real:
+    """Scales follow each use, also those of held-out text."""
+
+    def operand(self: EmulatedLinear, name: str, x: Tensor) -> Any:
+        self.evaluates = False
+        return real(self, name, x)
+
+    return operand
+
+
+def gathered_for_evaluation(real: Real) -> Real:
+    """An evaluation leaves the weights rounded to E5M2."""
+
+    def forward(self: EmulatedLinear, x: Tensor) -> Tensor:
+        if not torch.is_grad_enabled():
+            self.weight.copy_(self.weight.to(torch.float8_e5m2))
+        return real(self, x)
+
+    return forward
+
+
 not_saved = method(DelayedScale, "register_buffer", lambda f: lambda self, n, t: f(self, n, t, persistent=False))
 """The scales and amaxes are not in the checkpoint."""
 
@@ -154,5 +175,19 @@ FAULTS = {
     ),
     "transposed store wrong in some calls": kept(
         plants.racing(0.25), state("te-block", "repeat difference"), "torchao 4652, triton 11111"
+    ),
+    "evaluation updates delayed scales": kept(
+        method(EmulatedLinear, "operand", updates_in_evaluation),
+        state("te-delayed", "evaluation difference", "1 of 1 microbatches after an evaluation differ"),
+    ),
+    "evaluation leaves other weights": kept(
+        method(EmulatedLinear, "forward", gathered_for_evaluation),
+        state("te-block", "evaluation difference", "1 of 1 microbatches after an evaluation differ"),
+        "Megatron-LM 4562, Megatron-Bridge 3727",
+    ),
+    "zero amax without an epsilon in a microbatch of padding": kept(
+        plants.rule("te-fp32", lambda f: lambda amax, fmt: fmt.max / amax),
+        state("te-current", "padding gradient"),
+        "torchao 3356, 4713",
     ),
 }
