@@ -43,7 +43,7 @@ def python(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedPro
 
 def _run(command: list[str], site: Path, folder: Path, tools: Path) -> subprocess.CompletedProcess[str]:
     environment = {"PYTHONPATH": str(site), "PATH": without_compiler(tools), "COLUMNS": "120", "HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
 def built(project: Path, out: Path) -> tuple[set[str], str]:
