@@ -55,9 +55,10 @@ class Linear(nn.Linear):
         dy, x = self.pending.pop()
         if not self.fuses:
             return dy.T @ x
+        total: Tensor = vars(self.weight)["main_grad"]
         if self.overwrites:
-            self.weight.main_grad.zero_()
-        self.weight.main_grad += dy.T.float() @ x.float()
+            total.zero_()
+        total += dy.T.float() @ x.float()
         return None
 
     def backward_dw(self) -> None:
