@@ -174,7 +174,7 @@ FAULTS = {
     ),
     "weight cache never refreshed": kept(
         method(EmulatedLinear, "weight_operands", never_refresh),
-        (*state("te-current", "cached weight sqnr"), twin("te-current", CACHED)),
+        (*state("te-current", "cached weight sqnr"), twin("te-current", CACHED, metric="switched")),
         "TE 3051",
     ),
     "scale of a cached weight updated": kept(
