@@ -143,8 +143,8 @@ def optimizers() -> list[str]:
         if plain:
             pairs = [(own, other) for own in golden.seeds if (other := plain.seed(own.seed))]
             assert all(own.initial_weights == other.initial_weights for own, other in pairs)
-            losses = [[run.mean_loss for run in runs] for runs in zip(*pairs, strict=True)]
-            gap = stats.mean_interval(stats.relative_gaps(*losses, golden.tail), ALPHA)
+            ours, theirs = ([run.mean_loss for run in runs] for runs in zip(*pairs, strict=True))
+            gap = stats.mean_interval(stats.relative_gaps(ours, theirs, golden.tail), ALPHA)
             rows.append([model, str(len(pairs)), f"{100 * gap.mean:+.3f} ± {100 * (gap.high - gap.mean):.3f}"])
     return _markdown(["golden", "seeds", "gap to AdamW, %"], rows)
 
