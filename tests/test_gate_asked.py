@@ -67,6 +67,12 @@ def test_platform_removes_only_cells_of_others(gate):
     assert "Accept: all 4 checks are green." in done.stdout
 
 
+def test_stress_without_a_numerics_check_is_red(gate):
+    done = gate("-k", "te-current", "--parity-stress")
+    assert done.returncode == 1
+    assert "--parity-stress repeats the checks of suites/numerics, and none was judged" in done.stdout
+
+
 def test_sentence_names_tests_that_cannot_run(gate):
     done = gate("-m", "cpu", more=WITHOUT_BLOCK)
     assert done.returncode == 0, done.stdout
