@@ -71,7 +71,8 @@ def judged(once, tmp_path, eager):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "recipe"), [("qwen3", "bf16"), *((n, RECIPE) for n in ("gpt_oss", "deepseek_v3", "modernbert"))]
+    ("name", "recipe"),
+    [*((n, "bf16") for n in ("qwen3", "modernbert")), *((n, RECIPE) for n in ("gpt_oss", "deepseek_v3"))],
 )
 def test_sound_run_passes(name, recipe, judged):
     found = judged(name, recipe, SEEDS)
