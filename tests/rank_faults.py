@@ -132,9 +132,9 @@ def optimizer_lost() -> None:
     real = checkpoint.ShardedRun.load
 
     def load(self: Any, folder: Path) -> None:
-        kept = {p: {k: v.clone() for k, v in s.items()} for p, s in self.adamw.state.items()}
+        kept = {p: {k: v.clone() for k, v in s.items()} for p, s in self.state.items()}
         real(self, folder)
-        self.adamw.state.update(kept)
+        self.optimizers[0].state.update(kept)
 
     PLANTED.setattr(checkpoint.ShardedRun, "load", load)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Module, Trajectory
@@ -29,7 +27,7 @@ def made(recipe: str = "bf16", seed: int = 0, gap: float = 0.0, **changes: objec
     base = Trajectory(
         partial=True,
         cell=Cell(model="nano", recipe=recipe, execution=execution, corpus="topics"),
-        seed=seed, spec_hash="spec", schedule=dataclasses.asdict(schedule), parameters=1, fingerprint="print", floor=None,
+        seed=seed, spec_hash="spec", schedule=schedule.numbers, parameters=1, fingerprint="print", floor=None,
         initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,
         validation=[(schedule.steps - 1, loss[-1])], non_finite=None,
         inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")],

@@ -89,7 +89,7 @@ def smoothed(module: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def decayed_norms(parts: Parts) -> Parts:
-    for group in parts.optimizer.adamw.param_groups:
+    for group in parts.optimizer.groups:
         group["weight_decay"] = parts.schedule.weight_decay
     return parts
 

@@ -101,7 +101,7 @@ class Measured(Numerics):
 
 
 MICRO = presets()["micro"]
-MODELS = {"micro": MICRO, "nano": NANO}
+MODELS = presets() | {"nano": NANO}
 
 
 def canary_of(variant: Variant | None = None, recipe: str = "bf16", model: str = "micro") -> list[Measurement]:

@@ -63,7 +63,7 @@ def optimizer(**changes: object) -> Variant:
     """Other settings of the optimizer. Weight decay changes only where there is some."""
 
     def plant(parts: Parts) -> Parts:
-        for group in parts.optimizer.adamw.param_groups:
+        for group in parts.optimizer.groups:
             group.update({k: v for k, v in changes.items() if k != "weight_decay" or group["weight_decay"]})
         return parts
 
