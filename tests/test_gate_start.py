@@ -19,6 +19,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.training.hardware import Hardware
 from fp8parity.workload import shapes
 from fp8parity.workload.presets import presets
+from fp8parity.workload.schedule import BY_NAME
 from processes import run
 
 GPU, CPU, A100 = Hardware("h100", "cuda:0", (9, 0)), Hardware("cpu", "cpu", None), Hardware("sm_80", "cuda:0", (8, 0))
@@ -78,7 +79,7 @@ def test_star_selects_no_shape_that_is_only_timed():
         cells = selection.PARAMETERS[parameter].cells(made.models)
         return {c.model for c in cells if made.selects(c, selection.default_models(parameter, c, made))}
 
-    assert names("trained_cell") == presets().keys() - {"7b-8-layers", "pico", "tiny-long", "mini-long"}
+    assert names("trained_cell") == presets().keys() - {"7b-8-layers", *BY_NAME}
     assert names("gemm_cell") & timed == {shapes.GATED_GEMMS}
     assert context(model_globs=["llama3-70b"]).selects(Cell(model="llama3-70b", recipe="bf16", execution=NATIVE), ())
 

@@ -56,7 +56,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "shipped": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"config", "hf_config", "schedule", "presets", "shapes"},
+    "workload": {"config", "hf_config", "optimizers", "schedule", "presets", "shapes"},
     "trainers": {"__init__", "spec"},
     "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
 }
