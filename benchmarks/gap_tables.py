@@ -2,6 +2,7 @@
 
 python benchmarks/gap_tables.py golden/records/h200.zip
 python benchmarks/gap_tables.py --lengths FOLDER    (records of benchmarks/long_runs.py)
+python benchmarks/gap_tables.py --optimizers        (goldens of other optimizers, relative to AdamW's)
 python benchmarks/gap_tables.py --write docs/gaps.md
 """
 
@@ -23,6 +24,7 @@ from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.report.summary import CellRow, Evidence, Report
+from fp8parity.workload.schedule import OPTIMIZED
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -133,6 +135,20 @@ def lengths(runs: Sequence[Trajectory]) -> list[str]:
     return [*markdown(heads, rows), "", *markdown(apart_heads, pairs)]
 
 
+def optimizers() -> list[str]:
+    """Gaps of the goldens of other optimizers to AdamW's, from the same weights and batches."""
+    stored, rows = references.load(GOLDEN).loss, []
+    for (model, corpus), golden in stored.items():
+        plain = stored.get((OPTIMIZED.get(model, ""), corpus))
+        if plain:
+            pairs = [(own, other) for own in golden.seeds if (other := plain.seed(own.seed))]
+            assert all(own.initial_weights == other.initial_weights for own, other in pairs)
+            ours, theirs = ([run.mean_loss for run in runs] for runs in zip(*pairs, strict=True))
+            gap = stats.mean_interval(stats.relative_gaps(ours, theirs, golden.tail), ALPHA)
+            rows.append([model, str(len(pairs)), f"{100 * gap.mean:+.3f} ± {100 * (gap.high - gap.mean):.3f}"])
+    return markdown(["golden", "seeds", "gap to AdamW, %"], rows)
+
+
 def markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
@@ -181,6 +197,9 @@ if __name__ == "__main__":
     if sys.argv[1] == "--lengths":
         trained = [r for r in load_records(*map(Path, sys.argv[2:])) if isinstance(r, Trajectory)]
         print("\n".join(lengths(trained)))
+        sys.exit()
+    if sys.argv[1] == "--optimizers":
+        print("\n".join(optimizers()))
         sys.exit()
     made = report(datetime.date.today(), *map(Path, sys.argv[1:]))
     print(made.sentence)

@@ -45,7 +45,7 @@ def test_ways_to_keep_weights(session, stand_in, recipe, execution, kept):
 def test_native_cells_on_a_stand_in(session, stand_in):
     """Transformer Engine's modules as the adapter uses them."""
     found = measured(checkpoint.measure(session.subject("te-current", "native")))
-    assert len(found) == 18
+    assert len(found) == 20
     assert {v for k, v in found.items() if k.startswith(("changed", "step"))} == {0.0}
     assert {round(v, 12) for k, v in found.items() if "gain" in k} == {1.0}
 

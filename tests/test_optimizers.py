@@ -14,12 +14,13 @@ from faults.model import optimizer
 from fp8parity.checks import checkpoint
 from fp8parity.gate import context
 from fp8parity.numerics.quantized_weights import QuantizedWeight
-from fp8parity.recipes import RECIPES
+from fp8parity.recipes import RECIPES, apply
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training import loop, optimizers
 from fp8parity.training.optimizers import kept
+from fp8parity.training.step import MasterWeightOptimizer
 from fp8parity.training.variants import Parts, Variant
-from fp8parity.workload import schedule
+from fp8parity.workload import models, schedule
 from fp8parity.workload.optimizers import ADAMW, OPTIMIZERS
 from fp8parity.workload.own import OwnModel
 from fp8parity.workload.presets import presets
@@ -112,10 +113,23 @@ def test_unknown_optimizer_is_refused(name: str):
 
 
 def test_model_without_hidden_matrices_is_refused_before_training():
-    with pytest.raises(ValueError, match="^mine: no matrix is between embedding and head"):
+    with pytest.raises(ValueError, match="^mine: Muon updates the matrices between embedding and head"):
         context._refuse_unfit(own("mine", "muon", nn.Embedding(4, 8), nn.LayerNorm(8)))
     context._refuse_unfit(own("mine", "muon", nn.Linear(4, 8)))
     context._refuse_unfit(own("mine", ADAMW, nn.LayerNorm(8)))
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "te-mxfp8-head"])
+def test_hidden_matrices_are_the_same_for_each_recipe(recipe: str):
+    micro = presets()["micro-muon"]
+    execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
+    converted = apply(models.build(micro.model, 0), RECIPES[recipe], execution, tokens=1024)
+    found = MasterWeightOptimizer(converted, micro.schedule)
+    assert len(found.hidden) == 14
+    assert all(name.startswith("layers.") for name in found.hidden)
+    assert {group["kind"]: len(group["params"]) for group in found.groups} == {
+        "hidden matrices": 14, "matrices": 2, "vectors": 5,
+    }  # fmt: skip
 
 
 def test_missing_package_is_refused_before_training(monkeypatch):

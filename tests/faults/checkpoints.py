@@ -44,7 +44,8 @@ def masters_from_weights(saved: dict[str, Any]) -> None:
 
 
 def moments_of_a_new_run(saved: dict[str, Any]) -> None:
-    saved["optimizer"]["state"] = {}
+    for made in saved["optimizer"]:
+        made["state"] = {}
 
 
 def generator_of_a_new_run(saved: dict[str, Any]) -> None:
