@@ -138,7 +138,7 @@ def test_nothing_right_of_the_records_names_torch(room):
 @pytest.mark.parametrize(
     ("vendor", "doors"),
     [
-        ("transformer_engine", "te te_fused te_attention te_gemms te_recipes"),
+        ("transformer_engine", "te te_fused te_attention te_gemms te_recipes te_switches"),
         ("torchao", "torchao torchao_gemms torchao_prototype"),
     ],
 )
