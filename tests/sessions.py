@@ -53,12 +53,13 @@ BRIEF = replace(short_run.PROBE, length=64)
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Let short runs take a quarter of the tokens and 3 of 4 steps, let a module be used 4 times and not 64, and let ``attention`` take
-    an eighth, for its reference in FP64. For tests that compare such numbers with each other; ``test_stress`` looks at all uses."""
+    an eighth of the tokens and one shape, for its reference in FP64. For tests that compare such numbers with each other; ``test_stress`` looks at all uses."""
     patch.setattr(short_run, "PROBE", replace(short_run.PROBE, rows=2, length=64))
     for module in (short_run, state):
         patch.setattr(module, "STEPS", 3)
     patch.setattr(state, "USES", 4)
     patch.setattr(attention, "SHAPE", replace(attention.SHAPE, length=64))
+    patch.setattr(attention, "CASES", ())
 
 
 def on_cpu(records: Path) -> Session:

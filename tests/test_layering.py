@@ -26,7 +26,7 @@ ROOMS = {
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
     "tracing": "checks training recipes workload numerics records",
-    "distributed": "tracing checks training recipes workload records",
+    "distributed": "tracing checks training recipes workload numerics records",
     "runner": "trainers timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "bisection": "trainers",
@@ -138,7 +138,7 @@ def test_nothing_right_of_the_records_names_torch(room):
 @pytest.mark.parametrize(
     ("vendor", "doors"),
     [
-        ("transformer_engine", "te te_fused te_attention te_gemms te_recipes"),
+        ("transformer_engine", "te te_fused te_attention te_gemms te_recipes te_switches"),
         ("torchao", "torchao torchao_gemms torchao_prototype"),
     ],
 )

@@ -17,10 +17,9 @@ def test_large(recipe_cell, parity):
     parity.numerics("large", recipe_cell)
 
 
-@pytest.mark.quantized
 @pytest.mark.kernels
 def test_attention(recipe_cell, parity):
-    """Compare FP8 attention and its gradients with FP64."""
+    """Compare attention and its gradients with FP64: FP8, and BF16 of each backend."""
     parity.numerics("attention", recipe_cell)
 
 

@@ -50,8 +50,13 @@ def test_places(cell, parity):
 
 
 def test_state(cell, parity):
-    """Check the state over steps: accumulation, cached weights, recompute, checkpoint."""
+    """Check the state over steps: accumulation, cached weights, reload, evaluation."""
     parity.numerics("state", cell)
+
+
+def test_twins(cell, parity):
+    """Compare a step with an option switched on with the same step without it."""
+    parity.numerics("twins", cell)
 
 
 def test_checkpoint(cell, parity):

@@ -136,7 +136,29 @@ def state(recipe: str, place: str, cause: str = "") -> tuple[Finding, ...]:
     return (Finding(Measured("state", recipe), f"{place} @ tiny steps", Blame.RECIPE, cause=cause),)
 
 
+RECOMPUTED, CACHED = "recomputed activations", "cached weights"
+
+
+def twin(recipe: str, option: str, cause: str = "", metric: str = "twin difference") -> Finding:
+    return Finding(Measured("twins", recipe), f"{metric} @ {option}", Blame.RECIPE, cause=cause)
+
+
+def detached(block: Callable[..., Any], x: Tensor, *args: Tensor) -> Any:
+    """Recompute whose backward pass ends at the block."""
+    return plain_checkpoint(block, x.detach(), *args)
+
+
 FAULTS = {
+    "option for a weight cache does nothing": kept(
+        lambda p: p.setattr(emulation, "microbatch", lambda first: nullcontext()),
+        (twin("te-block", CACHED, metric="switched"),),
+        "torchao 2251",
+    ),
+    "recompute drops a gradient": kept(
+        lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", detached),
+        (twin("te-current", RECOMPUTED, "by up to 1e+02%"),),
+        "TE 3172",
+    ),
     "amax never recorded": kept(
         method(DelayedScale, "update", lambda f: lambda self, amax: None),
         (
@@ -151,28 +173,26 @@ FAULTS = {
         "TE 1190, 1254",
     ),
     "weight cache never refreshed": kept(
-        method(EmulatedLinear, "weight_operands", never_refresh), state("te-current", "cached weight sqnr"), "TE 3051"
+        method(EmulatedLinear, "weight_operands", never_refresh),
+        (*state("te-current", "cached weight sqnr"), twin("te-current", CACHED, metric="switched")),
+        "TE 3051",
     ),
     "scale of a cached weight updated": kept(
-        method(EmulatedLinear, "weight_operands", rescaled_cache), state("te-current", "cached weight sqnr"), "TE 1047"
+        method(EmulatedLinear, "weight_operands", rescaled_cache),
+        (*state("te-current", "cached weight sqnr"), twin("te-current", CACHED)),
+        "TE 1047",
     ),
     "recompute outside of the recipe's contexts": kept(
         lambda p: p.setattr("fp8parity.recipes.adapters.emulated._checkpoint", plain_checkpoint),
-        state("te-delayed", "recompute difference"),
+        (twin("te-delayed", RECOMPUTED),),
         "TE 1190, 1254, 1723",
     ),
     "recompute in BF16": kept(
         recomputed_in_bf16,
-        state(
-            "te-current",
-            "recompute difference",
-            "3 of 3 steps with recomputed activations differ (tiny steps), by up to 52%",
-        ),
+        (twin("te-current", RECOMPUTED, "outputs and gradients differ from those without the option (recomputed act"),),
         "TE 1568, 3284",
     ),
-    "recompute keeps scales by reference": kept(
-        kept_by_reference, state("te-delayed", "recompute difference"), "TE 1723"
-    ),
+    "recompute keeps scales by reference": kept(kept_by_reference, (twin("te-delayed", RECOMPUTED),), "TE 1723"),
     "transposed store wrong in some calls": kept(
         plants.racing(0.25), state("te-block", "repeat difference"), "torchao 4652, triton 11111"
     ),
