@@ -44,7 +44,7 @@ def gaps(r: Report) -> list[str]:
     rows = [
         [label, *(found.get((label, m), "-") for m in models)] for label in dict.fromkeys(row.label for row in r.rows)
     ]
-    return _markdown(heads, [row for row in rows if set(row[1:]) != {"-"}])
+    return markdown(heads, [row for row in rows if set(row[1:]) != {"-"}])
 
 
 def speeds(r: Report) -> list[str]:
@@ -53,7 +53,7 @@ def speeds(r: Report) -> list[str]:
     models = list(dict.fromkeys(cell.model for cell, _ in timed))
     labels = sorted({cell.label for cell, _ in timed})
     found = {(c.label, c.model): f"{s.ratio:.2f}x, {s.memory / s.bf16_memory:.2f}x" for c, s in timed}
-    return _markdown(["recipe", *models], [[label, *(found.get((label, m), "-") for m in models)] for label in labels])
+    return markdown(["recipe", *models], [[label, *(found.get((label, m), "-") for m in models)] for label in labels])
 
 
 def _timed(r: Report) -> list[tuple[Cell, SpeedDetail]]:
@@ -132,7 +132,7 @@ def lengths(runs: Sequence[Trajectory]) -> list[str]:
         told = "yes" if not apart.low <= 0 <= apart.high else "no"
         pairs.append([f"{more.label} - {less.label}", str(len(seeds)), both(apart), excess(apart), told])
     apart_heads = ["difference in the tail, %", "seeds", "of the loss", "of the excess", "excludes zero"]
-    return [*_markdown(heads, rows), "", *_markdown(apart_heads, pairs)]
+    return [*markdown(heads, rows), "", *markdown(apart_heads, pairs)]
 
 
 def optimizers() -> list[str]:
@@ -146,10 +146,10 @@ def optimizers() -> list[str]:
             ours, theirs = ([run.mean_loss for run in runs] for runs in zip(*pairs, strict=True))
             gap = stats.mean_interval(stats.relative_gaps(ours, theirs, golden.tail), ALPHA)
             rows.append([model, str(len(pairs)), f"{100 * gap.mean:+.3f} ± {100 * (gap.high - gap.mean):.3f}"])
-    return _markdown(["golden", "seeds", "gap to AdamW, %"], rows)
+    return markdown(["golden", "seeds", "gap to AdamW, %"], rows)
 
 
-def _markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
+def markdown(heads: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *(f"| {' | '.join(row)} |" for row in rows)]
 
 

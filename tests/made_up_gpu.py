@@ -62,8 +62,17 @@ def step(work: Workload, recipe: str, block: bool = False) -> float:
     )
 
 
+GROUPED = {"bf16": 1.2, "te-current": 1.5}
+"""How much longer a group of a grouped GEMM takes than a GEMM alone."""
+
+
+def of_groups(recipe: str, g: GemmShape) -> float:
+    return gemm(recipe, g.m, g.n, g.k) * (g.groups * GROUPED[recipe] if g.groups > 1 else 1)
+
+
 def _linear(recipe: str, g: GemmShape) -> float:
-    return sum(gemm(recipe, g.m, g.n, g.k) + (cast(g.m, g.n, g.k, p) if recipe != "bf16" else 0.0) for p in PRODUCTS)
+    casts = [cast(g.m, g.n, g.k, p) * g.groups for p in PRODUCTS] if recipe != "bf16" else []
+    return len(PRODUCTS) * of_groups(recipe, g) + sum(casts)
 
 
 def gemm_times(work: Workload, recipe: str = "te-current") -> GemmTimes:
@@ -73,10 +82,14 @@ def gemm_times(work: Workload, recipe: str = "te-current") -> GemmTimes:
         [*work.shape.layer(work.tokens, joined=False), *work.shape.layer(work.tokens), *work.shape.head(work.tokens)]
     ):
         for product in PRODUCTS:
-            alone, plain = gemm(recipe, g.m, g.n, g.k), gemm("bf16", g.m, g.n, g.k)
-            for mode, seconds in ((GemmMode.KERNEL, alone), (GemmMode.TRAINING, alone + cast(g.m, g.n, g.k, product))):
+            alone, plain, added = (
+                of_groups(recipe, g),
+                of_groups("bf16", g),
+                cast(g.m, g.n, g.k, product) * g.groups,
+            )
+            for mode, seconds in ((GemmMode.KERNEL, alone), (GemmMode.TRAINING, alone + added)):
                 made = TimedGemm(
-                    linear=f"{g.name} {i}", gemm=product, mode=mode, m=g.m, n=g.n, k=g.k, count=g.count,
+                    linear=f"{g.name} {i}", gemm=product, mode=mode, m=g.m, n=g.n, k=g.k, groups=g.groups, count=g.count,
                     bf16_seconds=[plain] * 3, recipe_seconds=[seconds] * 3, casts=CASTS[product] if mode == GemmMode.TRAINING else [],
                 )  # fmt: skip
                 timed.append(made)
@@ -93,7 +106,8 @@ def part(kind: Part, form: str, sizes: dict[str, int], seconds: float) -> PartTi
 
 def layer_rest(work: Workload) -> float:
     s = work.shape
-    return rest(work.tokens, s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim, s.intermediate)
+    width = s.intermediate * max(1, s.experts_per_token)
+    return rest(work.tokens, s.hidden, s.heads * s.head_dim, s.kv_heads * s.head_dim, width)
 
 
 def block(kind: Part, form: str, work: Workload, seconds: float) -> PartTime:

@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fp8parity.checks.protocol import Result, RunSpec
-from fp8parity.distributed import checkpoint, parity, sharding, train, worker
+from fp8parity.distributed import checkpoint, exchange, parity, sharding, train, worker
 from fp8parity.distributed.sharding import ARMS, Arm, ShardedOptimizer, local
 from fp8parity.distributed.train import Together, alone
 from torch import Tensor
@@ -132,11 +133,21 @@ def optimizer_lost() -> None:
     real = checkpoint.ShardedRun.load
 
     def load(self: Any, folder: Path) -> None:
-        kept = {p: {k: v.clone() for k, v in s.items()} for p, s in self.state.items()}
+        kept = {p: {k: v.clone() for k, v in s.items()} for p, s in self.adamw.state.items()}
         real(self, folder)
-        self.optimizers[0].state.update(kept)
+        self.adamw.state.update(kept)
 
     PLANTED.setattr(checkpoint.ShardedRun, "load", load)
+
+
+def of_scales(name: str, change: Callable[..., Tensor]) -> Callable[[], None]:
+    """``change`` a function of the exchange where it is given scales: they have fewer columns than tokens."""
+    real = getattr(exchange, name)
+
+    def wrong(part: Tensor, *at: Any, **more: Any) -> Tensor:
+        return change(real, part, *at, **more) if part.shape[1] < exchange.K else real(part, *at, **more)
+
+    return lambda: PLANTED.setattr(exchange, name, wrong)
 
 
 PLANTS: dict[str, Callable[[], None]] = {
@@ -151,6 +162,16 @@ PLANTS: dict[str, Callable[[], None]] = {
     "precompute forgotten": precompute_forgotten,
     "scale rounded": scale_rounded,
     "optimizer lost": optimizer_lost,
+    "scales to the wrong rank": of_scales(
+        "exchange", lambda real, part, sent, received: real(part.roll(sent[0], 0), sent, received)
+    ),
+    "scales not sent": of_scales("exchange", lambda real, part, sent, received: exchange.poisoned(part, sum(received))),
+    "tokens permuted without scales": of_scales(
+        "placed", lambda real, part, at, fill: real(part, replace(at, places=at.places.sort().values), fill)
+    ),
+    "scales of padding not written": of_scales(
+        "placed", lambda real, part, at, fill: exchange.poisoned(part, at.rows).index_copy(0, at.places, part)
+    ),
 }
 
 if __name__ == "__main__":

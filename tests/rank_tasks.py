@@ -13,7 +13,7 @@ import rank_faults
 import torch
 from fp8parity import checks
 from fp8parity.checks.protocol import Result, RunSpec
-from fp8parity.distributed import checkpoint, launch, parity, worker
+from fp8parity.distributed import checkpoint, exchange, launch, parity, worker
 from fp8parity.distributed.sharding import ARMS
 from fp8parity.distributed.train import Together, alone
 from fp8parity.records.schema import Trajectory
@@ -27,6 +27,12 @@ if not torch.cuda.is_available() and importlib.util.find_spec("torchao.float8._i
 SOUND = ("sharded", "sharded checkpoint", "tensor parallel")
 SHARDING = ("", "same batches", "one gradient not reduced", "summed", "tables cast")
 CHECKPOINT = ("scale rounded", "optimizer lost")
+EXCHANGE = (
+    "scales to the wrong rank",
+    "scales not sent",
+    "tokens permuted without scales",
+    "scales of padding not written",
+)
 WIRE = ("", "option ignored", "precompute forgotten")
 
 
@@ -49,6 +55,11 @@ def tensorwise(spec: RunSpec) -> Result:
     """The sound checks, then what the FP8 all-gather sends with each fault."""
     found = {name: sound(spec, name) for name in SOUND}
     return together(found | {f"wire, {fault}": faulty(spec, fault, gathered_in_fp8) for fault in WIRE[::-1]})
+
+
+def exchanged(spec: RunSpec) -> Result:
+    """The exchange of tokens, sound and with each fault."""
+    return together({f"exchange, {fault}": faulty(spec, fault, exchange.measure) for fault in ("", *EXCHANGE)})
 
 
 def sound(spec: RunSpec, name: str, reference: Trajectory | None = None) -> Result:

@@ -26,7 +26,7 @@ from sessions import DAY
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-from fp8parity.workload import hf_experts, hf_tiny  # noqa: E402 - with transformers only
+from fp8parity.workload import corpus, hf_experts, hf_tiny  # noqa: E402 - with transformers only
 
 SHORT = """
 [[extends]]
@@ -70,7 +70,10 @@ def judged(once, tmp_path, eager):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "recipe"), [("qwen3", "bf16"), *((n, RECIPE) for n in ("gpt_oss", "deepseek_v3"))])
+@pytest.mark.parametrize(
+    ("name", "recipe"),
+    [*((n, "bf16") for n in ("qwen3", "modernbert")), *((n, RECIPE) for n in ("gpt_oss", "deepseek_v3"))],
+)
 def test_sound_run_passes(name, recipe, judged):
     found = judged(name, recipe, SEEDS)
     assert found.status == "pass", found.message()
@@ -121,6 +124,24 @@ def bias_after_weight(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(hf_experts, "routed", wrong)
 
 
+def causal(*names: str) -> Plant:
+    """Replace masks of ModernBERT, which look to both sides, by causal ones."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        from transformers.masking_utils import create_causal_mask
+        from transformers.models.modernbert import modeling_modernbert
+
+        for name in names:
+            mask = lambda **given: create_causal_mask(**given, past_key_values=None)  # noqa: E731
+            patch.setattr(modeling_modernbert, name, mask)
+
+    return plant
+
+
+def masks(change: Callable[[Any], Any]) -> Plant:
+    return lambda patch: patch.setattr(corpus, "_masked", change(corpus._masked))
+
+
 OF_MODEL = {
     "q and k without their norms": ("qwen3", without_head_norm),
     "another rotary base": ("qwen3", method("qwen3.modeling_qwen3:Qwen3RotaryEmbedding", "compute_default_rope_parameters", lambda real: staticmethod(rotary_base(real)))),
@@ -129,6 +150,10 @@ OF_MODEL = {
     "expert bias after the router's weight": ("gpt_oss", bias_after_weight),
     "gradient scaled": ("qwen3", method("qwen3.modeling_qwen3:Qwen3MLP", "forward",
         lambda real: lambda self, x: (lambda y: 0.98 * y + (0.02 * y).detach())(real(self, x)))),
+    "attention of the first layer made causal": ("modernbert", causal("create_bidirectional_mask")),
+    "loss on all tokens": ("modernbert", masks(lambda real: lambda ids, *at: (real(ids, *at)[0], ids))),
+    "loss on the next token": ("modernbert", masks(lambda real: lambda ids, *at: (lambda x, y: (x, y.roll(-1, 1)))(*real(ids, *at)))),
+    "masks that differ": ("modernbert", masks(lambda real: lambda ids, stream, start: real(ids, stream + 1, start))),
 }  # fmt: skip
 
 
@@ -171,6 +196,7 @@ def not_the_experts(patch: pytest.MonkeyPatch) -> None:
 OF_RECIPE = {
     "filter that converts nothing": ("qwen3", converted(nothing), "fail", "equal BF16's to the bit: nothing was quantized"),
     "experts left in BF16": ("gpt_oss", not_the_experts, "error", "converted 8 modules, and te-current converts 40"),
+    "masks that differ from BF16's": ("modernbert", OF_MODEL["masks that differ"][1], "fail", "the recipe"),
     "every scale is half": ("deepseek_v3", plants.decoded_by(lambda decode: decode / 2), "fail", "the recipe"),
 }  # fmt: skip
 
@@ -179,3 +205,9 @@ OF_RECIPE = {
 def test_fault_of_the_conversion_is_blamed_on_the_recipe(name, plant, status, words, judged):
     found = judged(name, RECIPE, (0,), plant)
     assert found.status == status and words in found.message(), found.message()
+
+
+def test_encoder_that_is_causal_is_refused(monkeypatch):
+    causal("create_bidirectional_mask", "create_bidirectional_sliding_window_mask")(monkeypatch)
+    with pytest.raises(ValueError, match="its logits do not depend on later tokens: it is no encoder$"):
+        tiny("modernbert")

@@ -20,7 +20,7 @@ from projects import complete
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
-from fp8parity.workload import hf_config, hf_experts, hf_model, hf_tiny  # noqa: E402 - with transformers only
+from fp8parity.workload import corpus, hf_config, hf_experts, hf_model, hf_tiny  # noqa: E402 - with transformers only
 
 MOE = ("gpt_oss", "deepseek_v3", "qwen3_moe", "llama4_text", "qwen3_next", "nemotron_h", "olmoe", "laguna")
 """Classes with experts: with biases and [in, out] weights, with a sigmoid router, on all tokens, with one matrix, and the rest."""
@@ -93,8 +93,10 @@ def test_config_of_a_model_is_reduced_by_its_own_keys(tmp_path):
 
 REFUSED = {
     "gpt2": "transformer.h.0.attn.c_attn.weight is multiplied by Conv1D, which no recipe converts",
-    "bert": "its logits depend on later tokens, which it should predict: it is an encoder",
-    "vit": "model_type vit: transformers has no causal language model of it",
+    "bert-generation": "its logits depend on later tokens, which it predicts",
+    "mra": "its logits do not depend on later tokens: it is no encoder",
+    "vit": "model_type vit: transformers has no causal or masked language model of it",
+    "esmc": "its tiny model does not run: IndexError",
     "qwen33": "unknown model type of transformers 'qwen33': did you mean qwen3",
     "dbrx": "transformers cannot build it: AttributeError",
     "mamba2": "its tiny configuration is refused: StrictDataclassClassValidationError",
@@ -110,6 +112,27 @@ def test_what_cannot_be_trained_is_refused_in_one_sentence(name, words):
     with pytest.raises(ValueError, match=words.replace("*", ".")) as caught:
         hf_tiny.named(f"hf:{name}")
     assert len(str(caught.value).splitlines()) == 1 and "MxKxN" not in str(caught.value)
+
+
+def test_encoder_predicts_masked_tokens_alone():
+    """The masks are those of seed and step; another fingerprint than that of the corpus says so."""
+    model = tiny("modernbert")
+    data = model.data("topics")
+    ids, targets = model.batch(0, 0)
+    chosen, plain = ids == corpus.MASK, corpus.load("topics").batch(0, 0, 16, 64)[0]
+    assert set(chosen.sum(1).tolist()) == {19} and torch.equal(targets[chosen], plain[chosen])
+    assert torch.equal(ids[~chosen], plain[~chosen]) and set(targets[~chosen].tolist()) == {corpus.IGNORED}
+    masks = [data.batch(*at, 16, 64)[0] == corpus.MASK for at in ((0, 0), (0, 1), (1, 0))]
+    assert [torch.equal(chosen, mask) for mask in masks] == [True, False, False]
+    assert data.floor is None and data.fingerprint != corpus.load("topics").fingerprint
+    module = model.initial(0, CPU)
+    loss = torch.nn.functional.cross_entropy(module(input_ids=ids).logits.float()[chosen], plain[chosen])
+    assert model.loss_of(module, ids, targets).item() == pytest.approx(loss.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["bert", "eurobert"])
+def test_other_encoders_have_a_masked_loss(kind):
+    assert tiny(kind).masked and not tiny("qwen3").masked
 
 
 def test_remote_code_is_never_run(tmp_path):

@@ -26,7 +26,7 @@ ROOMS = {
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
     "tracing": "checks training recipes workload numerics records",
-    "distributed": "tracing checks training recipes workload records",
+    "distributed": "tracing checks training recipes workload numerics records",
     "runner": "trainers timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "bisection": "trainers",

@@ -80,13 +80,16 @@ def test_wrong_factory_is_wrong_usage(text, sentence, tmp_path):
     assert "Traceback" not in done.stderr
 
 
-def test_hook_takes_an_own_model(tmp_path):
+@pytest.mark.parametrize("name", ["my-gpt2", "hf-mine"])
+def test_hook_takes_an_own_model(name, tmp_path):
+    """Also one whose name begins like those of Hugging Face architectures."""
     project = make(tmp_path)
+    model = f"dataclasses.replace(my_models.gpt2(), name={name!r})"
     (project / "conftest.py").write_text(
-        "import my_models\n\n\ndef pytest_fp8parity_models():\n    return [my_models.gpt2()]\n"
+        f"import dataclasses, my_models\n\n\ndef pytest_fp8parity_models():\n    return [{model}]\n"
     )
-    done = run("pytest", "suites/convergence", "--model", "my-gpt2", "--collect-only", "-q", cwd=project)
-    assert "test_loss_parity[te-current-my-gpt2-emulated]" in done.stdout, done.stdout
+    done = run("pytest", "suites/convergence", "--model", name, "--collect-only", "-q", cwd=project)
+    assert f"test_loss_parity[te-current-{name}-emulated]" in done.stdout, done.stdout
 
 
 COUNT = itertools.count()

@@ -207,9 +207,9 @@ def test_with_seeds_replaces_the_stages(tmp_path):
 
 
 def test_committed_policy_is_small():
-    """A person reads it: at most 134 rows."""
+    """A person reads it: at most 135 rows."""
     tables = tomllib.loads((sessions.GOLDEN / policy.FILE).read_text())
-    assert sum(len(rows) for rows in tables.values()) <= 134
+    assert sum(len(rows) for rows in tables.values()) <= 135
 
 
 EXTENDS = '[[extends]]\ngoldens = "shipped"\n'

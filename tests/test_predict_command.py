@@ -21,6 +21,7 @@ from fp8parity.records.storage import gpu_slug
 from fp8parity.records.times import DeviceProfile
 from fp8parity.workload import shapes
 from fp8parity.workload.hf_config import read_config
+from fp8parity.workload.shapes import ModelShape, Workload
 from processes import ROOT
 
 CONFIG = {
@@ -148,6 +149,55 @@ def test_a_gpu_without_a_profile_is_measured_now(monkeypatch, capsys):
 )
 def test_a_request_that_cannot_be_predicted_is_refused(measurements, capsys, asked, words):
     assert words in refused(capsys, asked[0], *AT, str(measurements), *asked[1:])
+
+
+def mixture(name: str, hidden: int, width: int) -> Workload:
+    return Workload(ModelShape(name, hidden, width, hidden // 128, 8, 128, 16, 32_000, 8, 2), 1, 8192)
+
+
+EXPERTS = {
+    "model_type": "mixtral", "hidden_size": 4096, "intermediate_size": 14_336, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "num_hidden_layers": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "vocab_size": 32_000,
+}  # fmt: skip
+
+
+class TestExperts:
+    """A model with experts: grouped GEMMs take longer than their groups alone, so none is predicted from those."""
+
+    @pytest.fixture
+    def asked(self, tmp_path) -> tuple[str, ...]:
+        pytest.importorskip("transformers")
+        path = tmp_path / "mixtral" / "config.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(EXPERTS))
+        return str(path), "--block", "--sequence", "8192", *AT
+
+    def measured(self, path: Path, *works: Workload) -> str:
+        sets.save([*gpu.records(MODELS), *map(gpu.gemm_times, works)], path)
+        return str(path)
+
+    def test_without_grouped_gemms_it_is_refused(self, asked, tmp_path, measurements, capsys):
+        said = refused(capsys, *asked, str(measurements))
+        assert said.startswith("no grouped GEMM was timed on NVIDIA H100 Made Up; run fp8parity gemm with such a model")
+        found = self.measured(tmp_path / "one.zip", mixture("a", 4096, 12_288))
+        said = refused(capsys, *asked, found, "--recipe", "te-block")
+        assert said.startswith("no grouped GEMM of te-block was timed on NVIDIA H100 Made Up (timed: te-current)")
+
+    def test_it_is_predicted_from_grouped_gemms(self, asked, tmp_path, capsys):
+        """What has no part is named before any number, and in the file."""
+        works = mixture("a", 4096, 12_288), mixture("b", 3072, 14_336), mixture("c", 5120, 16_384)
+        file = tmp_path / "found.json"
+        said = out(capsys, *asked, self.measured(tmp_path / "three.zip", *works), "--json", str(file))
+        assert said.index("left out, because nothing is measured for it: the router") < said.index("ms")
+        assert "A grouped GEMM with te-current of 9 timed shapes, each predicted by the others" in said
+        made = json.loads(file.read_text())
+        [found] = [r for r in made["predicted"] if r["execution"] == "native"]
+        work = mixture("mixtral", 4096, 14_336)
+        plain, quantized = (gpu.step(work, name, block=True) for name in ("bf16", "te-current"))
+        assert found["bf16_seconds"] == pytest.approx(plain, rel=0.02)
+        assert (
+            sum(found["parts"].values()) == pytest.approx(quantized, rel=0.02) and "the router" in made["left_out"][-1]
+        )
 
 
 def test_an_incomplete_or_odd_configuration_is_refused(config, measurements, capsys):

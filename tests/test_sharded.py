@@ -25,7 +25,7 @@ def measured(once, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
     def of(recipe: str) -> dict[str, Result]:
-        task = {"bf16": "rank_tasks:bf16", "ao-tensorwise": "rank_tasks:tensorwise"}[recipe]
+        task = {"bf16": "rank_tasks:bf16", "ao-tensorwise": "rank_tasks:tensorwise"}.get(recipe, "rank_tasks:exchanged")
         spec = sessions.on_cpu(tmp_path).spec(two_ranks(recipe))
         return once(f"two-ranks-{recipe}", lambda: rank_tasks.apart(launch.launch(task, spec, limit=600)))
 
@@ -101,6 +101,19 @@ def test_what_goes_over_the_wire_is_counted(judged, fault, metrics):
 def test_what_a_checkpoint_loses_is_seen(judged, fault, metrics):
     found = judged(fault, "checkpoint", check="sharded checkpoint")
     assert found & metrics
+
+
+ARRIVED = {"exchanged values that differ", "returned values that differ", "exchange sqnr"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["ao-mxfp8", "ao-rowwise"])
+def test_fault_of_the_exchange_is_red(judged, recipe):
+    """E8M0 and FP32 scales: each fault has its numbers, and rows of padding are no token's."""
+    found = {fault: judged(fault, "exchange", recipe, "expert exchange") for fault in ("", *rank_tasks.EXCHANGE)}
+    padding = {"values in padding"}
+    assert found.pop("") == set() and found.pop("scales of padding not written") == padding
+    assert all(metrics >= ARRIVED for metrics in found.values()), found
 
 
 @pytest.mark.slow

@@ -34,6 +34,13 @@ def test_slow_linears_are_proposed_with_their_gain():
     assert [s.names for s in speeds(made(Q, KV, SAME)) if s.slower] == ["attention.k_proj, attention.v_proj"]
 
 
+def test_filter_names_no_other_linear():
+    """An expert's down_proj is slow, and that of the shared expert is not."""
+    slow, sound = ("mlp.experts.down_proj",), ("mlp.shared_expert.down_proj",)
+    found = propose(made(KV.model_copy(update={"fqns": slow}), SAME.model_copy(update={"fqns": sound})))
+    assert found is not None and found.filters == ("experts.down_proj",)
+
+
 def test_without_a_slow_linear_nothing_is_proposed():
     assert propose(made(Q, SAME)) is None and propose(made()) is None
     assert "no filter is proposed" in table(made(Q, SAME))

@@ -13,6 +13,7 @@ from fp8parity.records.times import Part
 from fp8parity.timing import blocks, kernels, steps
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
+from fp8parity.timing.linears import linears
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
 
@@ -86,13 +87,13 @@ def test_a_shape_without_a_block_is_refused(shape, words):
 
 
 def test_linears_of_equal_dimensions_are_timed_once(eager):
-    found = blocks.linears(SMALL, CURRENT, Execution.EMULATED, CPU)
+    found = linears(SMALL, CURRENT, Execution.EMULATED, CPU)
     assert {(t.fqns, t.k, t.n) for t in found} == {
         (("attention.q_proj", "attention.o_proj"), 64, 64), (("attention.k_proj", "attention.v_proj"), 64, 32),
         (("mlp.gate_proj", "mlp.up_proj"), 64, 128), (("mlp.down_proj",), 128, 64),
     }  # fmt: skip
     assert all(len(t.bf16_seconds) >= 6 for t in found)
-    assert blocks.linears(SMALL, CURRENT, Execution.FUSED, CPU) == []
+    assert linears(SMALL, CURRENT, Execution.FUSED, CPU) == []
 
 
 # Parts of a block in a stack

@@ -30,6 +30,11 @@ def test_tensor_parallel(split_cell, parity):
     parity.numerics("tensor parallel", split_cell)
 
 
+def test_expert_exchange(ranked_cell, parity):
+    """Send tokens to the ranks of their experts as codes and scales, and back."""
+    parity.numerics("expert exchange", ranked_cell)
+
+
 @pytest.mark.quantized
 def test_amax_groups(ranked_cell, parity):
     """Share delayed scales in a group of ranks, and not between groups."""

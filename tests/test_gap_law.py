@@ -1,0 +1,107 @@
+"""Schedules of three phases, and the law by which gaps grow: what was planted is found, with its error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import gap_law
+import numpy as np
+import pytest
+import reports
+from fp8parity.judging.stats import Floats
+from fp8parity.records.schema import Trajectory
+from fp8parity.workload.presets import presets
+from fp8parity.workload.schedule import LATER, SCHEDULES, Schedule, spec_hash
+
+PHASES = Schedule(2_000, rows=8, length=128, lr=1e-3, warmup=100, stable=1_100, after=300, least=0.1, tail=100)
+FLOOR, LOSS = 3.3, 3.4
+
+
+def cosine(s: Schedule, step: int) -> float:
+    """The rate of the schedules that all goldens were trained by."""
+    if step < s.warmup:
+        return s.lr * (step + 1) / s.warmup
+    return s.lr * 0.5 * (1 + math.cos(math.pi * (step - s.warmup) / (s.steps - s.warmup)))
+
+
+def test_schedules_without_phases_keep_their_rates_and_hashes():
+    """To the bit: all goldens and records depend on them."""
+    for name, s in SCHEDULES.items():
+        if not s.stable and s.optimizer == LATER["optimizer"]:
+            assert [s.lr_at(i) for i in range(s.steps)] == [cosine(s, i) for i in range(s.steps)], name
+            assert not LATER.keys() & s.terms.keys()
+    model = presets()["tiny"].model
+    hashes = {
+        spec_hash(model, replace(PHASES, **change), "topics") for change in ({}, {"stable": 1_000}, {"least": 0.0})
+    }
+    assert len(hashes) == 3
+
+
+def test_the_rate_of_three_phases():
+    rates = [PHASES.lr_at(step) for step in range(PHASES.steps)]
+    assert set(rates[99:1_201]) == {1e-3}
+    assert all(a > b for a, b in pairwise(rates[1_200:1_700]))
+    assert rates[1_450] == pytest.approx(0.55e-3)
+    assert set(rates[1_700:]) == {1e-4}
+    with pytest.raises(ValueError, match=r"2000 steps with 100 of warm-up, 1600 stable and 300 after .* leave none"):
+        replace(PHASES, stable=1_600)
+
+
+def run(recipe: str, seed: int, gap: Floats, variant: str = "", model: str = "tiny") -> Trajectory:
+    """A run whose loss is LOSS, plus ``gap`` times its excess over FLOOR."""
+    made = reports.run(model, recipe, seed, 10, variant=variant, floor=FLOOR)
+    loss = (LOSS + (LOSS - FLOOR) * gap).tolist()
+    return made.model_copy(update={"loss": loss, "schedule": PHASES.numbers})
+
+
+STEPS = np.arange(1, PHASES.steps + 1)
+TOKENS = STEPS * PHASES.tokens / 1e6
+
+
+def law(a: float, b: float, seed: int, noise: float = 1e-5) -> Floats:
+    """A gap that grows with the tokens, and halves at the end of the constant phase."""
+    drawn = np.random.default_rng(seed).normal(0, noise)
+    return np.asarray((a * TOKENS**b + drawn) * np.where(STEPS > 1_200, 0.5, 1))
+
+
+def rows(runs: list[Trajectory]) -> dict[str, list[str]]:
+    found = [
+        [entry.strip() for entry in line.split("|")[1:-1]] for line in gap_law.tables(runs) if line.startswith("|")
+    ]
+    cut = next(i for i, row in enumerate(found) if row[0].startswith("fit"))
+    return {f"fit {r[0]}" if i > cut else r[0]: r[1:] for i, r in enumerate(found)}
+
+
+def test_a_planted_law_is_found_and_predicts_the_range_that_it_did_not_see():
+    runs = []
+    for seed in range(4):
+        runs += [run("bf16", seed, 0 * TOKENS), run("bf16", seed, law(0, 1, seed + 50), "replica1")]
+        runs += [run("te-block", seed, law(0.002, 0.5, seed)), run("te-delayed", seed, law(0.004, 0.8, seed + 9))]
+    found = rows(runs)
+    assert found["% of the excess at the end of"] == ["constant", "decay", "after the decay"]
+    for recipe, (a, b) in {"te-block native": (0.002, 0.5), "te-delayed native": (0.004, 0.8)}.items():
+        share, power, predicted, measured = found[f"fit {recipe}"]
+        assert float(share) == pytest.approx(100 * a, rel=0.05)
+        assert float(power) == pytest.approx(b, abs=0.05)
+        mean, half = map(float, measured.split(" ± "))
+        assert abs(float(predicted) - mean) < half + 0.01
+        assert float(found[recipe][2].split(" ± ")[0]) == pytest.approx(100 * 0.5 * a * TOKENS[-100] ** b, rel=0.1)
+    assert not any(name.startswith("fit bf16") for name in found)
+
+
+def test_a_law_that_breaks_is_seen_where_it_was_held_out():
+    """The gap stops to grow in the last range."""
+    broken = [np.minimum(law(0.004, 1.0, seed), 0.004 * TOKENS[700]) for seed in range(4)]
+    runs = [run("bf16", seed, 0 * TOKENS) for seed in range(4)]
+    runs += [run("te-delayed", seed, gap) for seed, gap in enumerate(broken)]
+    *_, predicted, measured = rows(runs)["fit te-delayed native"]
+    mean, half = map(float, measured.split(" ± "))
+    assert float(predicted) > mean + half
+
+
+def test_models_of_two_schedules_are_refused():
+    runs = [run("bf16", 0, 0 * TOKENS), run("bf16", 1, 0 * TOKENS).model_copy(update={"spec_hash": "other"})]
+    with pytest.raises(ValueError, match="one schedule for each model"):
+        list(gap_law.tables(runs))
