@@ -103,6 +103,16 @@ def red(session) -> tuple[str, set[str]]:
     return found.status, {place.partition(", ")[2] for place, _ in found.lines if " @ " in place}
 
 
+def test_an_error_of_a_backend_is_no_missing_backend(monkeypatch):
+    def broken(shape: AttentionShape) -> Callable[..., Tensor]:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(attention, "_cases", lambda device: iter([(attention.CASES[0], [], {})]))
+    monkeypatch.setattr(attention, "_torch", broken)
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        attention._of_torch(torch.device("cpu"))
+
+
 def test_torch_backends_pass_in_every_case(session, eager):
     assert red(session) == ("pass", set())
     record = session.measure("attention", cell("bf16", "native"))
