@@ -93,9 +93,9 @@ FAULTS = {
 def test_planted_fault_is_red_at_the_update(fault: str):
     found = replayed(*FAULTS[fault])
     assert found.status == "fail"
-    assert {f.metric for f in found.failing} - {"optimizer steps"} <= {"update gain", "update sqnr"}
-    assert ("optimizer steps" in {f.metric for f in found.failing}) == (fault == "no bias correction")
-    assert "update sqnr" in {f.metric for f in found.failing}, found.message()
+    failing = {f.metric for f in found.failing}
+    assert failing & {"update gain", "update sqnr"}, found.message()
+    assert failing - {"update gain", "update sqnr"} == ({"optimizer steps"} if fault == "no bias correction" else set())
 
 
 def own(name: str, optimizer: str, *layers: nn.Module) -> OwnModel:
