@@ -26,7 +26,7 @@ from fp8parity.numerics import scaling
 from fp8parity.numerics.formats import Format
 from fp8parity.recipes import Recipe
 from fp8parity.recipes.registry import RECIPES
-from fp8parity.records.cell import Execution
+from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.schema import Trajectory
 from fp8parity.runner import Runner
 from fp8parity.training.loop import train
@@ -172,6 +172,7 @@ def run(
         found = train(
             *(preset.model, recipe, execution, schedule, data, seed),
             device=runner.device,
+            mode=Mode.EAGER,  # the loss of "spikes" counts steps, which a graph would not
             variant=Variant("fork", "", fork),
         )
     optimizer = kept[0].optimizer
