@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
@@ -124,10 +123,10 @@ def saturated(amax: Tensor, fmt: Format) -> Tensor:
     return 16 * scaling.SCALE_RULES["te-fp32"](amax, fmt)
 
 
-def changed(name: str, operands: tuple[str, ...] = (), **fields: object) -> Recipe:
+def changed(name: str, operands: tuple[str, ...] = (), **fields: Any) -> Recipe:
     """Return a recipe with other fields of some operands, or of all."""
     linear = RECIPES[name].linear
-    made = {n: dataclasses.replace(op, **fields) for n, op in linear if not operands or n in operands}  # type: ignore[arg-type]
+    made = {n: replace(op, **fields) for n, op in linear if not operands or n in operands}
     return replace(RECIPES[name], linear=replace(linear, **made))
 
 
