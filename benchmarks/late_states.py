@@ -201,7 +201,7 @@ class Row(NamedTuple):
 def measure(args: argparse.Namespace, done: set[tuple[str, str, int]], keep: Callable[[Row], None]) -> None:
     """Train what is not done. Gaps are relative to BF16's fork of the same state and seed."""
     runner = start(args.file.parent, args.device)
-    for seed in range(args.seeds):
+    for seed in range(args.first, args.first + args.seeds):
         if all((state, name, seed) in done for state in STATES for name in RUNS if name != CONTROL):
             continue
         initial = {
@@ -245,6 +245,7 @@ def main() -> None:
     options.add_argument("file", type=Path)
     options.add_argument("--model", default="micro")
     options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--first", type=int, default=0, help="the first seed")
     options.add_argument("--device", choices=("cpu", "auto"), default="auto")
     options.add_argument("--table", action="store_true")
     args = options.parse_args()

@@ -15,16 +15,32 @@ import multiprocessing
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
+import torch
 from fp8parity.cli.calibrate import changed
 from fp8parity.cli.common import start
 from fp8parity.did_you_mean import refuse_unknown
 from fp8parity.recipes.registry import RECIPES, first_runnable
 from fp8parity.records.cell import CONTROL_RECIPE, Cell, Execution
-from fp8parity.training.variants import FAULTS, replica
+from fp8parity.training.variants import FAULTS, Parts, Variant, replica
 from fp8parity.workload.presets import presets
 
+
+def one_in_a_thousand(parts: Parts) -> Parts:
+    """Set the gradient of every thousandth weight to zero, always of the same weights."""
+    for parameter in parts.optimizer.params:
+        kept = torch.ones(parameter.numel(), device=parameter.device)
+        kept[::1000] = 0
+        parameter.register_hook(partial(torch.mul, kept.view_as(parameter).to(parameter.dtype)))
+    return parts
+
+
+PLANTED = {
+    f.name: f
+    for f in (*FAULTS, Variant("one in a thousand", "every thousandth weight has no gradient", one_in_a_thousand))
+}
 Run = tuple[str, int, str]
 """A recipe, a seed and the name of a variant."""
 
@@ -46,7 +62,7 @@ def train(args: argparse.Namespace, run: Run) -> str:
     runner = start(args.folder, args.device, models={args.model: preset}, resume=True)
     execution = first_runnable(RECIPES[recipe], runner.hardware.capability) or Execution.NATIVE
     cell = Cell(model=args.model, recipe=recipe, execution=execution, corpus=preset.corpus)
-    variants = {f.name: f for f in FAULTS} | {v.name: v for v in (replica(k + 1) for k in range(args.replicas))}
+    variants = PLANTED | {v.name: v for v in (replica(k + 1) for k in range(args.replicas))}
     found = runner.trajectory(cell, seed, variants[name] if name else None)
     tail = sum(found.loss[-found.tail :]) / found.tail
     return f"{cell.id} {found.content}: {found.seconds:.0f} s, tail loss {tail:.5f}, weights {found.final_weights[:12]}"
@@ -68,7 +84,7 @@ def main() -> None:
     args = options.parse_args()
     refuse_unknown("model", [args.model], presets())
     refuse_unknown("recipe", args.recipe, RECIPES)
-    refuse_unknown("fault", args.fault, [f.name for f in FAULTS])
+    refuse_unknown("fault", args.fault, PLANTED)
     asked, begun = runs(args), time.monotonic()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.processes or len(asked), mp_context=spawn) as pool:
