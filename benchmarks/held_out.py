@@ -1,0 +1,116 @@
+"""Predict blocks that nobody has timed here, time them, and print the errors.
+
+    python benchmarks/held_out.py configs DIR               # a config.json of each architecture (needs transformers)
+    python benchmarks/held_out.py predict DIR FILE.json     # for an H100, without one: commit FILE before the next step
+    python benchmarks/held_out.py time DIR RECORDS          # on an H100
+    python benchmarks/held_out.py table FILE.json RECORDS
+
+A block is layer 0 of the architecture's own class, with published sizes, in BF16 and in the recipe, as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fp8parity.judging import speed
+from fp8parity.records.schema import Throughput
+from fp8parity.records.storage import load_records
+from gap_tables import markdown
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+RECIPES = ("te-current", "te-block")
+
+
+def _sizes(hidden: int, heads: int, kv: int, head_dim: int, mlp: int, layers: int, **more: Any) -> dict[str, Any]:
+    named = {"num_attention_heads": heads, "num_key_value_heads": kv, "head_dim": head_dim, "num_hidden_layers": layers}
+    return {"hidden_size": hidden, "intermediate_size": mlp, **named, "vocab_size": 32_000, **more}
+
+
+CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "apertus-8b": ("apertus", _sizes(4096, 32, 8, 128, 21504, 32)),
+    "arcee-4.5b": ("arcee", _sizes(2560, 20, 4, 128, 18432, 36)),
+    "gemma-3-12b": ("gemma3_text", _sizes(3840, 16, 8, 256, 15360, 48)),
+    "mistral-small-24b": ("mistral", _sizes(5120, 32, 8, 128, 32768, 40, sliding_window=None)),
+    "olmo-2-13b": ("olmo2", _sizes(5120, 40, 40, 128, 13824, 40)),
+    "qwen2.5-14b": ("qwen2", _sizes(5120, 40, 8, 128, 13824, 48)),
+    "qwen3-8b": ("qwen3", _sizes(4096, 32, 8, 128, 12288, 36)),
+    "seed-oss-36b": ("seed_oss", _sizes(5120, 80, 8, 128, 27648, 64)),
+    "mixtral-8x7b": (
+        "mixtral",
+        _sizes(4096, 32, 8, 128, 14336, 32, num_local_experts=8, num_experts_per_tok=2, sliding_window=None),
+    ),
+    "qwen3-30b-a3b": (
+        "qwen3_moe",
+        _sizes(2048, 32, 4, 128, 6144, 48, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8),
+    ),
+}
+"""Model types of transformers and the sizes of a published model; the vocabulary is not part of a block."""
+
+
+def configs(folder: Path) -> None:
+    from transformers import AutoConfig
+
+    for name, (kind, sizes) in CONFIGS.items():
+        AutoConfig.for_model(kind, **sizes).save_pretrained(folder / name)
+
+
+def fp8parity(*words: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fp8parity", *map(str, words)]
+    return subprocess.run(command, text=True, capture_output=True, check=False)
+
+
+def predict(folder: Path, file: Path) -> None:
+    """Write the speed-up of each block with its 90% interval, or why there is none."""
+    sets = [*sorted((GOLDEN / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
+    found: dict[str, Any] = {}
+    for name in CONFIGS:
+        for recipe in RECIPES:
+            with TemporaryDirectory() as made:
+                out = Path(made) / "rows.json"
+                asked = ("--block", "--gpu", "h100", "--recipe", recipe, "--json", out, "--records", *sets)
+                done = fp8parity("predict", folder / name, *asked)
+                rows = json.loads(out.read_text())["predicted"] if out.exists() else []
+            row = next((r for r in rows if r["recipe"] == recipe and r["execution"] == "native"), None)
+            keys = ("speed_up", "low", "high")
+            refused = {"refused": done.stderr.strip().rpartition("\n")[2]}
+            found[f"{name} {recipe}"] = {k: row[k] for k in keys} if row else refused
+    file.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def time(folder: Path, records: Path) -> None:
+    for name in CONFIGS:
+        for recipe in RECIPES:
+            asked = ("--recipe", recipe, "--layer", 0, "--mode", "graphed", "--records", records / f"{name} {recipe}")
+            done = fp8parity("block", folder / name, *asked)
+            print(f"{name} {recipe}: {(done.stdout + done.stderr).strip()[-400:]}", flush=True)
+
+
+def table(file: Path, records: Path) -> None:
+    rows, errors, held = [], [], 0
+    for key, told in json.loads(file.read_text()).items():
+        timed = (
+            [r for r in load_records(records / key) if isinstance(r, Throughput)] if (records / key).exists() else []
+        )
+        measured = speed.measured(timed[0]).ratio if timed else None
+        predicted = told.get("speed_up")
+        error = predicted / measured - 1 if predicted and measured else None
+        said = f"{predicted:.3f}x [{told['low']:.3f}, {told['high']:.3f}]" if predicted else "refused"
+        if error is not None:
+            errors.append(error)
+            held += told["low"] <= measured <= told["high"]
+        rows.append([key, said, f"{measured:.3f}x" if measured else "-", f"{error:+.1%}" if error is not None else "-"])
+    print("\n".join(markdown(["block and recipe", "predicted [90%]", "measured", "error"], rows)))
+    if errors:
+        mean, worst = fmean(map(abs, errors)), max(map(abs, errors))
+        print(f"\n{len(errors)} blocks: mean error {mean:.1%}, largest {worst:.1%}; the interval holds {held} of them.")
+
+
+if __name__ == "__main__":
+    {f.__name__: f for f in (configs, predict, time, table)}[sys.argv[1]](*map(Path, sys.argv[2:]))
