@@ -26,6 +26,8 @@ from gap_tables import markdown
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = ("te-current", "te-block")
+TOKENS = 4096
+"""Tokens of a block."""
 
 
 def _sizes(hidden: int, heads: int, kv: int, head_dim: int, mlp: int, layers: int, **more: Any) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def predict(folder: Path, file: Path) -> None:
                 done = fp8parity("predict", folder / name, *asked)
                 rows = json.loads(out.read_text())["predicted"] if out.exists() else []
             row = next((r for r in rows if r["recipe"] == recipe and r["execution"] == "native"), None)
-            keys = ("speed_up", "low", "high")
+            keys = ("speed_up", "low", "high", "seconds")
             refused = {"refused": done.stderr.strip().rpartition("\n")[2]}
             found[f"{name} {recipe}"] = {k: row[k] for k in keys} if row else refused
     file.write_text(json.dumps(found, indent=1) + "\n")
@@ -87,26 +89,28 @@ def predict(folder: Path, file: Path) -> None:
 def time(folder: Path, records: Path) -> None:
     for name in CONFIGS:
         for recipe in RECIPES:
-            asked = ("--recipe", recipe, "--layer", 0, "--mode", "graphed", "--records", records / f"{name} {recipe}")
+            asked = ("--recipe", recipe, "--layer", 0, "--mode", "graphed", "--records", records)
             done = fp8parity("block", folder / name, *asked)
             print(f"{name} {recipe}: {(done.stdout + done.stderr).strip()[-400:]}", flush=True)
 
 
 def table(file: Path, records: Path) -> None:
+    timed = {f"{r.cell.model} {r.cell.recipe}": r for r in load_records(records) if isinstance(r, Throughput)}
     rows, errors, held = [], [], 0
     for key, told in json.loads(file.read_text()).items():
-        timed = (
-            [r for r in load_records(records / key) if isinstance(r, Throughput)] if (records / key).exists() else []
-        )
-        measured = speed.measured(timed[0]).ratio if timed else None
-        predicted = told.get("speed_up")
-        error = predicted / measured - 1 if predicted and measured else None
+        predicted, record = told.get("speed_up"), timed.get(key)
         said = f"{predicted:.3f}x [{told['low']:.3f}, {told['high']:.3f}]" if predicted else "refused"
-        if error is not None:
-            errors.append(error)
-            held += told["low"] <= measured <= told["high"]
-        rows.append([key, said, f"{measured:.3f}x" if measured else "-", f"{error:+.1%}" if error is not None else "-"])
-    print("\n".join(markdown(["block and recipe", "predicted [90%]", "measured", "error"], rows)))
+        found = ["-"] * 4
+        if predicted and record:
+            measured = speed.measured(record)
+            bf16, own = (TOKENS / rate for rate in (measured.bf16_tokens_per_second, measured.tokens_per_second))
+            errors.append(predicted / measured.ratio - 1)
+            held += told["low"] <= measured.ratio <= told["high"]
+            apart = (errors[-1], told["seconds"] * predicted / bf16 - 1, told["seconds"] / own - 1)
+            found = [f"{measured.ratio:.3f}x", *(f"{error:+.1%}" for error in apart)]
+        rows.append([key, said, *found])
+    heads = ["block and recipe", "predicted [90%]", "measured", "error", "of BF16's time", "of the recipe's time"]
+    print("\n".join(markdown(heads, rows)))
     if errors:
         mean, worst = fmean(map(abs, errors)), max(map(abs, errors))
         print(f"\n{len(errors)} blocks: mean error {mean:.1%}, largest {worst:.1%}; the interval holds {held} of them.")
