@@ -65,11 +65,13 @@ def test_a_late_spike_of_a_long_run_is_seen_where_it_is():
 
 
 def run(recipe: str, seed: int, gaps: Floats, variant: str = "") -> Trajectory:
-    """A run of the loss LOSS, times a noise of the seed, with a gap in each fifth."""
+    """A run of the loss LOSS, times a noise of the seed, with a gap in each fifth, and half of the last one held out."""
     common = np.random.default_rng(seed).normal(1, 1e-3, STEPS)
     values = LOSS * common * (1 + np.repeat(gaps, STEPS // 5))
     made = reports.run("tiny-long", recipe, seed, 10, variant=variant, floor=FLOOR)
-    return made.model_copy(update={"loss": values.tolist(), "schedule": {"steps": STEPS, "tail": STEPS // 5}})
+    seen = [(999, 2 * LOSS), (STEPS - 1, LOSS * (1 + gaps[-1] / 2))]
+    schedule = {"steps": STEPS, "tail": STEPS // 5}
+    return made.model_copy(update={"loss": values.tolist(), "validation": seen, "schedule": schedule})
 
 
 def table(runs: Sequence[Trajectory]) -> dict[str, list[str]]:
@@ -92,15 +94,22 @@ def test_gaps_by_length_have_those_that_were_planted():
         runs += [run("bf16", seed, LATE * 100, "layer not updated")]
     found = table(runs)
     heads = ["seeds", "300-600", "600-1,000", "1,000-2,000", "2,000-5,000"]
-    heads += ["5,000-10,000", "10,000-16,000", "16,000-20,000"]
+    heads += ["5,000-10,000", "10,000-16,000", "16,000-20,000", "held-out, tail"]
     assert found["mean gap, %, steps"][:-1] == heads
-    assert set(found["te-block native"][1:-2]) == {"+0.0000 ± 0.0000"}
+    assert set(found["te-block native"][1:-3]) == {"+0.0000 ± 0.0000"}
     sd = float(np.std(SEEDS, ddof=1)) * stats.student(0.975, 3) / 2  # of the mean of four seeds, in units of 0.01%
-    assert found["bf16, one ulp"][-2:] == [f"+0.0000 ± {0.01 * sd / 10:.4f}", f"+0.00 ± {sd / 10:.2f}"]
+
+    def tail(gap: float, sd: float) -> list[str]:
+        """The gap of the tail, of the held-out loss, and as a share of the excess."""
+        both = [f"+{unit * gap:.4f} ± {unit * sd:.4f}" for unit in (0.01, 0.005)]
+        return [*both, f"+{gap / 0.99:.2f} ± {sd / 0.99:.2f}"]
+
+    ulp = [entry.replace("-0.0000", "+0.0000") for entry in found["bf16, one ulp"][-3:]]
+    assert ulp == tail(0, sd / 10)
     part = sd * (0.5 - 0.05)  # the reference has half of the replica's gap
     for label, gap in {"te-block native": 2, "te-delayed native": 3}.items():
         assert found[label][0] == "4"
-        assert found[label][-2:] == [f"+{0.01 * gap:.4f} ± {0.01 * part:.4f}", f"+{gap / 0.99:.2f} ± {part / 0.99:.2f}"]
+        assert found[label][-3:] == tail(gap, part)
     assert found["te-delayed native - te-block native"] == ["4", "+0.0100 ± 0.0000", f"+{1 / 0.99:.2f} ± 0.00", "yes"]
 
 
