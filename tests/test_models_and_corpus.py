@@ -84,7 +84,7 @@ def test_text_files_and_parquet_give_the_same_stream(tmp_path):
     ("name", "message"),
     [
         ("topcs", "unknown corpus 'topcs': did you mean topics"),
-        ("topics:x", "takes no argument"),
+        ("topics:x", "give topics or topics:fresh"),
         ("text:/no/such/file.txt", "no such file /no/such/file.txt"),
         ("hf:", "write hf:NAME"),
     ],
