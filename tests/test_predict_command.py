@@ -72,6 +72,8 @@ def test_a_config_is_predicted(config, measurements, capsys):
     assert low < ratio < high and ratio == pytest.approx(true, rel=0.05)
     assert "the spread of 3 measured cells of 3 other models" in text
     assert "roofline" in text
+    assert "blocks of transformers gain less" in text
+    assert "transformers" not in out(capsys, "1b", *AT, str(measurements))
 
 
 def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
