@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,13 +34,26 @@ def fails_on_nan(y: Tensor) -> Tensor:
     return y
 
 
-QUIET = {"threads": 1}
-"""The threads of this process without a stress: earlier tests may leave some."""
+def children() -> int:
+    """Return how many processes this one runs."""
+    found = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent, *_ = stat.read_text().rpartition(")")[2].split()
+            found += int(parent) == os.getpid() and state != "Z"
+    return found
+
+
+QUIET = {"threads": 1, "children": 0}
+"""The threads and children of this process without a stress: earlier tests may leave some."""
+IDLE = "import time\nprint(1, flush=True)\ntime.sleep(600)"
+"""Another process that starts in no time. The sound recipes have the real one."""
 PLANTS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "adds what nobody wrote": (lambda y: (y + unwritten()).to(y.dtype), MEMORY),
     "looks at what nobody wrote": (lambda y: torch.where(unwritten() > 1, 2 * y, y), {"memory of large values"}),
     "raises on a NaN": (fails_on_nan, {"filled memory", "memory of NaN"}),
     "does not wait": (lambda y: y * (1 + (threading.active_count() > QUIET["threads"])), {"a competing stream"}),
+    "another process disturbs": (lambda y: y * (1 + (children() > QUIET["children"])), {"a competing process"}),
     "another result each time": (lambda y: y * (1 + next(CALLS) * 2**-8), set(stress.STRESSES)),
     "another kernel in deterministic mode": (lambda y: y * (1 + torch._C._get_deterministic_algorithms()), set()),
     "nothing": (lambda y: y, set()),
@@ -58,6 +74,8 @@ def changed(record) -> set[str]:
 def test_planted_fault_is_red_under_its_stress(name, session, eager, monkeypatch):
     plant, seen = PLANTS[name]
     monkeypatch.setitem(QUIET, "threads", threading.active_count())
+    monkeypatch.setitem(QUIET, "children", children())
+    monkeypatch.setattr(stress, "PROCESS", IDLE)
     real = emulation.gemm
     monkeypatch.setattr(emulation, "gemm", lambda *args: plant(real(*args)))
     monkeypatch.setitem(CHECKS, "gemm", Check("gemm", one_linear))
@@ -97,6 +115,12 @@ def test_memory_that_cannot_be_poisoned_is_an_error(monkeypatch):
         pytest.raises(ValueError, match="the free memory of cpu could not be filled"),
         stress.poisoned("gemm", CPU, byte=stress.NAN),
     ):
+        pass
+
+
+def test_a_competing_process_that_does_not_start_is_an_error(monkeypatch):
+    monkeypatch.setattr(stress, "PROCESS", "raise SystemExit")
+    with pytest.raises(ValueError, match="ended before"), stress.other_process("gemm", CPU):
         pass
 
 
