@@ -129,11 +129,11 @@ def lengths(runs: Sequence[Trajectory]) -> list[str]:
     def both(i: stats.Interval) -> str:
         return f"{100 * i.mean:+.4f} ± {100 * (i.high - i.mean):.4f}"
 
-    beside = {label: interval([float(g.mean()) for g in gaps.values()]) for label, gaps in lines(runs, held_out)}
+    unseen = {label: interval([float(g.mean()) for g in gaps.values()]) for label, gaps in lines(runs, held_out)}
     rows = []
     for label, gaps in found:
         parts = [interval([float(g[low:high].mean()) for g in gaps.values()]) for low, high in ranges]
-        rows.append([label, str(len(gaps)), *map(both, (*parts, beside[label])), excess(parts[-1])])
+        rows.append([label, str(len(gaps)), *map(both, (*parts, unseen[label])), excess(parts[-1])])
     spans = [f"{low:,}-{high:,}" for low, high in ranges]
     heads = ["mean gap, %, steps", "seeds", *spans, "held-out, tail", "% of the tail's excess"]
     pairs = []
