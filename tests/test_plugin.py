@@ -76,7 +76,10 @@ def test_gate_from_golden_to_report(project, tmp_path_factory):
     assert "nano-topics.json" in broken.stderr and "checksum" in broken.stderr
 
 
-def test_killed_session_keeps_its_records_and_is_incomplete(project, capsys):
+def test_killed_session_keeps_its_records_and_is_incomplete(project, capsys, monkeypatch):
+    monkeypatch.delenv(
+        "OMP_NUM_THREADS", raising=False
+    )  # `start` has none, and a record of other settings is not reused
     options = ("--recipe", "te-current", "--seeds", "3")
     with started("pytest", *CONVERGENCE, *options, cwd=project) as process:
         deadline = time.time() + 120
