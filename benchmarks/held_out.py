@@ -1,4 +1,4 @@
-"""Predict blocks that nobody has timed here, time them, and print the errors.
+"""Predict blocks before they are timed, time them, and print the errors.
 
     python benchmarks/held_out.py configs DIR               # a config.json of each architecture (needs transformers)
     python benchmarks/held_out.py predict DIR FILE.json     # for an H100, without one: commit FILE before the next step

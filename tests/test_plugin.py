@@ -77,9 +77,8 @@ def test_gate_from_golden_to_report(project, tmp_path_factory):
 
 
 def test_killed_session_keeps_its_records_and_is_incomplete(project, capsys, monkeypatch):
-    monkeypatch.delenv(
-        "OMP_NUM_THREADS", raising=False
-    )  # `start` has none, and a record of other settings is not reused
+    # `start` has none, and a record of other settings is not reused.
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     options = ("--recipe", "te-current", "--seeds", "3")
     with started("pytest", *CONVERGENCE, *options, cwd=project) as process:
         deadline = time.time() + 120
