@@ -150,12 +150,12 @@ def test_topics_entropies_leave_context_to_learn():
 def test_fresh_text_goes_on_and_is_another_for_each_seed():
     """Windows of 128 follow each other over the borders of what is made together, and a paragraph begins every 132."""
     fresh = corpus.load("topics:fresh")
-    steps = 2 * corpus.TOGETHER // (32 * 128)
+    steps = 2 * corpus.BLOCK // (32 * 128)
     batches = [fresh.batch(3, step, 32, 128) for step in range(steps)]
     inputs, targets = (torch.cat([part.flatten() for part in parts]) for parts in zip(*batches, strict=True))
     assert torch.equal(inputs[1:], targets[:-1])
     assert bool((inputs[::33] >= 64).all()) and bool((inputs.view(-1, 128)[:, 1:] >= 64).any())
-    halves = inputs[: corpus.TOGETHER], inputs[corpus.TOGETHER : 2 * corpus.TOGETHER]
+    halves = inputs[: corpus.BLOCK], inputs[corpus.BLOCK : 2 * corpus.BLOCK]
     assert not torch.equal(halves[0][: len(halves[1])], halves[1])
     assert not torch.equal(batches[0][0], fresh.batch(4, 0, 32, 128)[0])
     assert fresh.floor == corpus.load("topics").floor and fresh.fingerprint != corpus.load("topics").fingerprint
