@@ -30,7 +30,7 @@ from fp8parity.records.schema import Trajectory
 from fp8parity.runner import Runner
 from fp8parity.training.loop import train
 from fp8parity.training.step import Loss
-from fp8parity.training.variants import Parts, Variant, replica
+from fp8parity.training.variants import Parts, Variant, on_gradients, replica
 from fp8parity.workload.schedule import Schedule
 from torch import Tensor, nn
 
@@ -100,22 +100,11 @@ def loss_of(state: str, loss: Loss) -> Loss:
     return {"spikes": spiking, "small gradients": lambda *batch: loss(*batch) * 2.0**-14}.get(state, loss)
 
 
-def flush(share: float, gradient: Tensor) -> Tensor:
+def flush(_: str, gradient: Tensor, share: float) -> Tensor:
     """Flush the smallest ``share`` of a gradient to zero."""
     size = gradient.float().abs()
     least = size.flatten().kthvalue(max(1, int(share * size.numel()))).values
     return torch.where(size > least, gradient, torch.zeros_like(gradient))
-
-
-def flushed(share: float) -> Callable[[Parts], Parts]:
-    """Return a plant that flushes the smallest ``share`` of each gradient."""
-
-    def plant(parts: Parts) -> Parts:
-        for parameter in parts.optimizer.params:
-            parameter.register_hook(partial(flush, share))
-        return parts
-
-    return plant
 
 
 def saturated(amax: Tensor, fmt: Format) -> Tensor:
@@ -139,8 +128,8 @@ RUNS: Mapping[str, tuple[Recipe, Callable[[Parts], Parts]]] = {
     "history of one": (changed("te-delayed", history=1), lambda parts: parts),
     "E4M3 gradients": (changed("te-current", ("dgrad_dy", "wgrad_dy"), format="e4m3"), lambda parts: parts),
     "saturated scale": (changed("te-current", scale="saturated"), lambda parts: parts),
-    "1% flushed": (RECIPES["te-current"], flushed(0.01)),
-    "0.1% flushed": (RECIPES["te-current"], flushed(0.001)),
+    "1% flushed": (RECIPES["te-current"], on_gradients(partial(flush, share=0.01))),
+    "0.1% flushed": (RECIPES["te-current"], on_gradients(partial(flush, share=0.001))),
 }
 """What is forked: a recipe and a plant. The last five are faults."""
 

@@ -15,7 +15,6 @@ import multiprocessing
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,23 +23,20 @@ from fp8parity.cli.common import start
 from fp8parity.did_you_mean import refuse_unknown
 from fp8parity.recipes.registry import RECIPES, first_runnable
 from fp8parity.records.cell import CONTROL_RECIPE, Cell, Execution
-from fp8parity.training.variants import FAULTS, Parts, Variant, replica
+from fp8parity.training.variants import FAULTS, Variant, on_gradients, replica
 from fp8parity.workload.presets import presets
+from torch import Tensor
 
 
-def one_in_a_thousand(parts: Parts) -> Parts:
+def thinned(_: str, gradient: Tensor) -> Tensor:
     """Set the gradient of every thousandth weight to zero, always of the same weights."""
-    for parameter in parts.optimizer.params:
-        kept = torch.ones(parameter.numel(), device=parameter.device)
-        kept[::1000] = 0
-        parameter.register_hook(partial(torch.mul, kept.view_as(parameter).to(parameter.dtype)))
-    return parts
+    kept = torch.ones(gradient.numel(), dtype=gradient.dtype, device=gradient.device)
+    kept[::1000] = 0
+    return gradient * kept.view_as(gradient)
 
 
-PLANTED = {
-    f.name: f
-    for f in (*FAULTS, Variant("one in a thousand", "every thousandth weight has no gradient", one_in_a_thousand))
-}
+THINNED = Variant("one in a thousand", "every thousandth weight has no gradient", on_gradients(thinned))
+PLANTED = {f.name: f for f in (*FAULTS, THINNED)}
 Run = tuple[str, int, str]
 """A recipe, a seed and the name of a variant."""
 

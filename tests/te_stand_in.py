@@ -94,7 +94,7 @@ class StandIn:
             def forward(self, q, k, v):
                 if outer.recipe is not None and outer.recipe.fp8_dpa and outer.refreshes:
                     q, k, v = (t + (rounded(t) - t).detach() for t in (q, k, v))
-                return attention.reference(q, k, v)
+                return attention.reference()(q, k, v)
 
         return DotProductAttention
 

@@ -23,6 +23,7 @@ from conftest import measured, subject
 
 EPSILON = 2.0**-6
 LAST = attention.REPEATS["cpu"]
+REFERENCE = attention.reference()
 
 
 def rounded(x: Tensor) -> Tensor:
@@ -52,18 +53,18 @@ class Vendor:
 
     def attention(self, recipe: object, shape: AttentionShape, fp8: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         if not fp8:
-            return attention._torch(shape)
+            return attention.reference(shape)
         if self.odd < 0:
-            return lambda *t: attention._torch(shape)(*map(rounded, t))
+            return lambda *t: attention.reference(shape)(*map(rounded, t))
         number, self.made = self.made, self.made + 1
-        return lambda *t: (self.change if number == self.odd else attention.reference)(*map(rounded, t))
+        return lambda *t: (self.change if number == self.odd else REFERENCE)(*map(rounded, t))
 
 
 CHANGES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
-    "output": lambda q, k, v: attention.reference(q, k, v) * (1 + EPSILON),
-    "dq": lambda q, k, v: attention.reference(with_gradient(q, 1 + EPSILON), k, v),
-    "dk": lambda q, k, v: attention.reference(q, with_gradient(k, 1 + EPSILON), v),
-    "dv": lambda q, k, v: attention.reference(q, k, with_gradient(v, 1 + EPSILON)),
+    "output": lambda q, k, v: REFERENCE(q, k, v) * (1 + EPSILON),
+    "dq": lambda q, k, v: REFERENCE(with_gradient(q, 1 + EPSILON), k, v),
+    "dk": lambda q, k, v: REFERENCE(q, with_gradient(k, 1 + EPSILON), v),
+    "dv": lambda q, k, v: REFERENCE(q, k, with_gradient(v, 1 + EPSILON)),
 }
 
 
@@ -108,7 +109,7 @@ def test_an_error_of_a_backend_is_no_missing_backend(monkeypatch):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     monkeypatch.setattr(attention, "_cases", lambda device: iter([(attention.CASES[0], [], {})]))
-    monkeypatch.setattr(attention, "_torch", broken)
+    monkeypatch.setattr(attention, "reference", broken)
     with pytest.raises(RuntimeError, match="illegal memory"):
         attention._of_torch(torch.device("cpu"))
 
@@ -135,7 +136,7 @@ def test_fp8_attention_is_measured_in_each_case(session, monkeypatch):
     monkeypatch.setattr(attention, "SHAPE", AttentionShape(batch=1, length=16, heads=2, head_dim=8))
     small = {c.name: replace(c, shape=replace(c.shape, length=64)) for c in attention.CASES}
     monkeypatch.setattr(attention, "CASES", tuple(small[name] for name in ("head 64", "grouped heads", "no mask")))
-    monkeypatch.setattr(attention, "adapter", lambda name: Vendor(-1, attention.reference))
+    monkeypatch.setattr(attention, "adapter", lambda name: Vendor(-1, REFERENCE))
     values, notes = attention.measure(subject(session, "te-delayed"))
     found = {f"{m.metric} @ {m.where}": m.value for m in values}
     assert all(12 < found[f"fp8 attention sqnr @ {name}"] < 30 for name in ("head 64", "no mask"))

@@ -57,7 +57,7 @@ def test_loss_of_a_state_is_changed_in_its_steps_only():
 
 
 def test_a_share_of_a_gradient_is_flushed():
-    flush = late_states.flush(0.25, torch.tensor([3.0, -0.5, 2.0, -4.0]))
+    flush = late_states.flush("", torch.tensor([3.0, -0.5, 2.0, -4.0]), 0.25)
     assert flush.tolist() == [3.0, 0.0, 2.0, -4.0]
     assert late_states.saturated(torch.tensor(1.0), FORMATS["e4m3"]) == 16 * 448
 

@@ -18,7 +18,7 @@ recipe = RECIPES["te-delayed"]
 
 def parts(shape):
     """Return q, k, v, dy in FP64 [batch, heads, length, head_dim], exponentials and their sums."""
-    drawn = attention._draw(attention.Case("", shape))
+    drawn = attention.draw(attention.Case("", shape))
     q, k, v, dy = (t.double().transpose(1, 2) for t in drawn)
     logits = q @ k.mT / math.sqrt(q.shape[-1])
     if shape.causal:
@@ -35,7 +35,7 @@ def gradients(tensors, p, output):
 
 
 for length in (64, 128, 192, 256, 320, 384, 512, 576, 1024):
-    shape = replace(attention._BASE, length=length, causal=False)
+    shape = replace(attention.BASE, length=length, causal=False)
     drawn, (_, _, v, _), exponentials, total = parts(shape)
     exact, largest = exponentials / total @ v, (exponentials / total).max()
     cut = exponentials.clamp(max=largest) / total @ v
