@@ -20,6 +20,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
 from fp8parity.runner import Runner, Settings
 from fp8parity.training.hardware import Hardware
+from fp8parity.workload.config import Experts
 from fp8parity.workload.presets import presets
 from trajectories import NANO
 
@@ -64,7 +65,10 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
 
 def on_cpu(records: Path) -> Session:
     """A session on the CPU that keeps its records in a folder."""
-    return Session(Settings(records=records), Hardware("cpu", "cpu", None), "test", presets() | {"nano": NANO})
+    mixed = replace(NANO, model=replace(NANO.model, name="nano-moe", experts=Experts(4)))
+    return Session(
+        Settings(records=records), Hardware("cpu", "cpu", None), "test", presets() | {p.name: p for p in (NANO, mixed)}
+    )
 
 
 @cache

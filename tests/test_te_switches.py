@@ -71,6 +71,58 @@ class Linear(nn.Linear):
         return Gemm.apply(x, self.weight, self)
 
 
+def unlinked() -> Any:
+    """Return what a product needs of a linear without options."""
+    one = SimpleNamespace(save_original_input=False, delay_wgrad_compute=False, pending=[])
+    one.wgrad = lambda: (lambda dy, x: dy.T @ x)(*one.pending.pop())
+    return one
+
+
+class GroupedLinear(nn.Module):
+    """TE's module, and its fusible operation, which takes ``counts`` as a tensor."""
+
+    gradient, shift, inputs = 1.0, 0, 1
+
+    def __init__(
+        self, count: int, k: int, n: int, bias: bool, device: Any, params_dtype: Any = None, dtype: Any = None
+    ):
+        super().__init__()
+        self.num_gemms, self.in_features, self.out_features = count, k, n
+        for i in range(count):
+            weight = nn.Parameter(torch.empty(n, k, device=device, dtype=params_dtype or dtype))
+            self.register_parameter(f"weight{i}", weight)
+
+    def forward(self, x: Tensor, counts: Any, is_first_microbatch: bool | None = None) -> Tensor:
+        if is_first_microbatch is not None:
+            x = x + torch.zeros(())  # a cache is another operation
+        weights = [*self.parameters()][self.shift :] + [*self.parameters()][: self.shift]
+        parts = zip(x.split([int(n) for n in counts]), weights, strict=True)
+        y = torch.cat([Gemm.apply(rows, weight, unlinked()) for rows, weight in parts])
+        return y if self.gradient == 1 else y.detach() + (y - y.detach()) * self.gradient
+
+
+class GroupedOp(GroupedLinear):
+    pass
+
+
+class ScaledSwiGLU(nn.Module):
+    inputs = 1
+
+    def forward(self, x: Tensor, scales: Tensor) -> Tensor:
+        a, b = x.float().chunk(2, -1)
+        return (F.silu(a) * b * scales[:, None]).to(x.dtype)
+
+
+class Sequential(nn.Sequential):
+    """Operations one after another, each with its further inputs."""
+
+    def forward(self, x: Tensor, *further: Tensor) -> Tensor:
+        left = iter(further)
+        for op in self:
+            x = op(x, *(next(left) for _ in range(getattr(op, "inputs", 0))))
+        return x
+
+
 class SwiGLU(nn.Module):
     swapped = False
 
@@ -100,8 +152,7 @@ class LayerNormMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.rms_norm(x, (x.shape[-1],), self.layer_norm_weight, self.eps)
-        one = SimpleNamespace(save_original_input=False, delay_wgrad_compute=False, pending=[])
-        one.wgrad = lambda: (lambda dy, x: dy.T @ x)(*one.pending.pop())
+        one = unlinked()
         return Gemm.apply(self.act(Gemm.apply(x, self.fc1_weight, one)), self.fc2_weight, one)
 
 
@@ -131,7 +182,10 @@ def cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, mean: bool,
 PACKAGE: dict[str, Any] = {
     "Linear": Linear, "LayerNormMLP": LayerNormMLP, "make_graphed_callables": graphed, "parallel_cross_entropy": cross_entropy,
     "get_cpu_offload_context": partial(offloading, torch.float64), "checkpoint": recomputed,
-    "ops": SimpleNamespace(Sequential=nn.Sequential, Linear=ops_linear, SwiGLU=SwiGLU),
+    "ops": SimpleNamespace(
+        Sequential=Sequential, Linear=ops_linear, SwiGLU=SwiGLU, GroupedLinear=GroupedOp, ScaledSwiGLU=ScaledSwiGLU
+    ),
+    "GroupedLinear": GroupedLinear,
 }  # fmt: skip
 Fault = tuple[Any, str, Any]
 FAULTS: dict[str, tuple[list[Fault], set[str]]] = {
@@ -173,8 +227,34 @@ def test_fault_of_an_option_is_red_there(name, package, session, monkeypatch, ea
         monkeypatch.setattr(package, key, held, raising=False)
     monkeypatch.setattr("fp8parity.judging.numerics.SHOWN", 100)
     record = session.measure("twins", cell("te-current", "native", "nano"))
-    assert {m.where for m in record.values} >= set(PASSING) and not [n for n in record.notes if "skipped" in n]
+    skipped = [n for n in record.notes if "skipped" in n]
+    assert {m.where for m in record.values} >= set(PASSING) and skipped == [
+        "skipped te.ops grouped MLP: the model has no experts"
+    ]
     found = verdict(record)
+    red = {place.partition(" @ ")[2] for place, _ in found.lines if " @ " in place}
+    assert red == wrong and found.status == ("fail" if wrong else "pass"), found.message()
+
+
+GROUPED = "te.ops grouped MLP"
+GROUPED_FAULTS: dict[str, tuple[list[Fault], set[str]]] = {
+    "none": ([], set()),
+    "gradients read as smaller ones (TE issue 3342)": ([(GroupedOp, "gradient", 0.5)], {GROUPED}),
+    "the next expert's weight": ([(GroupedOp, "shift", 1)], {GROUPED}),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED_FAULTS)
+def test_fault_of_a_grouped_mlp_is_red_there(name, package, session, monkeypatch, eager):
+    faults, wrong = GROUPED_FAULTS[name]
+    for owner, attribute, value in faults:
+        monkeypatch.setattr(owner, attribute, value)
+    for key, held in PACKAGE.items():
+        monkeypatch.setattr(package, key, held, raising=False)
+    record = session.measure("twins", cell("te-current", "native", "nano-moe"))
+    found = verdict(record)
+    assert GROUPED in {m.where for m in record.values}
+    assert sum("experts have a grouped MLP" in note for note in record.notes) == 3
     red = {place.partition(" @ ")[2] for place, _ in found.lines if " @ " in place}
     assert red == wrong and found.status == ("fail" if wrong else "pass"), found.message()
 
