@@ -89,6 +89,12 @@ def session(tmp_path: Path) -> Session:
 
 
 @pytest.fixture
+def nano(session):
+    """A model that learns in seconds, with its schedule."""
+    return session.preset("nano")
+
+
+@pytest.fixture
 def trajectory() -> Callable[..., Trajectory]:
     """A made-up trajectory: a smooth curve, shifted by a relative ``gap``, with any field replaced."""
 

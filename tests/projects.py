@@ -50,7 +50,7 @@ def complete(folder: Path, policy: str = "", *, plugin: str = PLUGIN, ignored: s
 
 def commit(folder: Path) -> None:
     """Commit everything. A session in a clean tree may take over records of another one."""
-    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x"):
+    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x --allow-empty"):
         subprocess.run(["git", *command.split()], cwd=folder, check=True)
 
 

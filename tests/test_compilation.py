@@ -158,11 +158,6 @@ def furthest(a: list[Tensor], b: list[Tensor]) -> float:
     return max(float((x - y).detach().abs().max()) for x, y in zip(a, b, strict=True))
 
 
-@pytest.fixture
-def nano(session):
-    return session.preset("nano")
-
-
 @pytest.mark.parametrize("changes", [{"clip": 0.1}, {"clip": 1e9}, {"accumulation": 3}], ids=str)
 def test_weights_are_those_of_torch(nano, changes):
     (plain, expected), (ours, found) = (taken(nano, of, **changes) for of in (MasterWeightOptimizer, CompiledUpdate))

@@ -20,6 +20,7 @@ from fp8parity.judging.references.loss import Golden, from_runs
 from fp8parity.judging.references.timed import GemmGolden, SpeedGolden
 from fp8parity.records.storage import checksum, name_of, write_json
 from paired import golden_of, runner
+from projects import commit
 from sessions import GOLDEN
 
 
@@ -126,11 +127,6 @@ POLICY = '[[loss]]\nmargin = {margin}\nwhy = "{why}"\n'
 HEAD = "check,metric,where,model,recipe,execution,value,source\n"
 NUMBER = "gemm,fprop sqnr,gaussian,tiny,te-current,native,{},{}\n"
 Write = Callable[..., list[str]]
-
-
-def commit(folder: Path) -> None:
-    for command in ("add -A", "-c user.name=t -c user.email=t@t commit -qm x --allow-empty"):
-        subprocess.run(["git", *command.split()], cwd=folder, check=True)
 
 
 @pytest.fixture

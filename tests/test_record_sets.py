@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+import two_sides
 from fp8parity.cli import main
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import EnvironmentKey, load, machines, save
-from fp8parity.records.storage import load_records, name_of, write_json
+from fp8parity.records.storage import load_records, write_json
 from narrowed import trajectories
 
 TOML = '[[loss]]\nmargin = 0.005\nseeds = [3]\nwhy = "a made-up row"\n'
@@ -30,14 +30,8 @@ def shard(trajectory):
     return make
 
 
-def put(folder: Path, records) -> Path:
-    for r in records:
-        write_json(folder / name_of(r), r)
-    return folder
-
-
 def test_same_records_give_the_same_bytes(shard, tmp_path):
-    folder = put(tmp_path / "a", shard("te-current", "s"))
+    folder = two_sides.save(tmp_path / "a", shard("te-current", "s"))
     for name in ("one.zip", "two.zip"):
         save(load([folder]), tmp_path / name)
     assert load_records(tmp_path / "one.zip") == load_records(folder)
@@ -65,8 +59,8 @@ def test_merge_overwrites_nothing(shard, tmp_path, held, out, words):
 
 def test_shards_of_a_matrix_become_one_set(shard, tmp_path, capsys):
     """Each trained its own BF16, to the same bits and in its own time: BF16 is kept once."""
-    a = put(tmp_path / "a", shard("te-current", "one"))
-    b = put(tmp_path / "b", shard("te-block", "two", seconds=9.0, step_seconds=0.7))
+    a = two_sides.save(tmp_path / "a", shard("te-current", "one"))
+    b = two_sides.save(tmp_path / "b", shard("te-block", "two", seconds=9.0, step_seconds=0.7))
     assert main(["merge", str(tmp_path / "all.zip"), str(a), str(b)]) == 0
     assert "9 records of 1 environment, from 2 sets" in capsys.readouterr().out
     assert {(r.cell.recipe, r.seed) for r in trajectories(load_records(tmp_path / "all.zip"))} == {
@@ -78,20 +72,20 @@ def test_shards_of_a_matrix_become_one_set(shard, tmp_path, capsys):
 
 def test_record_with_more_fields_is_kept(shard, tmp_path):
     """In either order; the record that says more is kept, and two that say different things contradict each other."""
-    old = put(tmp_path / "old", shard("te-current", "one"))
-    new = put(tmp_path / "new", shard("te-current", "two", first_gradients={"a": 1.0}))
+    old = two_sides.save(tmp_path / "old", shard("te-current", "one"))
+    new = two_sides.save(tmp_path / "new", shard("te-current", "two", first_gradients={"a": 1.0}))
     for sets in ([old, new], [new, old]):
         merged = trajectories(load(sets))
         assert len(merged) == 6
         assert all(r.first_gradients == {"a": 1.0} for r in merged)
-    other = put(tmp_path / "other", shard("te-current", "three", first_gradients={"a": 2.0}))
+    other = two_sides.save(tmp_path / "other", shard("te-current", "three", first_gradients={"a": 2.0}))
     with pytest.raises(ValueError, match="another first_gradients"):
         load([new, other])
 
 
 def test_contradiction_names_both_files(shard, tmp_path, capsys):
-    a = put(tmp_path / "a", shard("te-current", "one"))
-    b = put(tmp_path / "b", shard("te-current", "two", final_weights="other"))
+    a = two_sides.save(tmp_path / "a", shard("te-current", "one"))
+    b = two_sides.save(tmp_path / "b", shard("te-current", "two", final_weights="other"))
     assert main(["merge", str(tmp_path / "out"), str(a), str(b)]) == 2
     error = capsys.readouterr().err
     name = "te-current-nano-emulated-topics-seed0.json"
@@ -106,7 +100,7 @@ def test_machines_are_judged_apart(shard, tmp_path, capsys):
     (tmp_path / "policy.toml").write_text(TOML)
     golden = from_runs([r for r in a if r.cell.recipe == "bf16"], [])
     write_json(tmp_path / "loss" / "nano-topics.json", golden)
-    sets = [str(put(tmp_path / name, records)) for name, records in (("a", a), ("b", b))]
+    sets = [str(two_sides.save(tmp_path / name, records)) for name, records in (("a", a), ("b", b))]
     report = tmp_path / "out.json"
     code = main(["judge", *sets, "--golden-dir", str(tmp_path), "--report", str(report)])
     assert code == 1

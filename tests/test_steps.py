@@ -20,11 +20,6 @@ from torch import nn
 CPU = torch.device("cpu")
 
 
-@pytest.fixture
-def nano(session):
-    return session.preset("nano")
-
-
 def applied_of(nano, recipe="bf16", seed=0):
     execution = Execution.EMULATED if recipes.get(recipe).linear.quantized else Execution.NATIVE
     return recipes.apply(models.build(nano.model, seed), recipes.get(recipe), execution, tokens=nano.schedule.tokens)

@@ -37,14 +37,11 @@ def quick():
     emulation.kernel.cache_clear()
 
 
-@pytest.mark.parametrize(("name", "first"), (ARM | MODEL | PLACES | MOMENTS).items())
+SLOW = [pytest.param(*fault, marks=pytest.mark.slow) for fault in (MORE | EVERYWHERE).items()]
+
+
+@pytest.mark.parametrize(("name", "first"), [*(ARM | MODEL | PLACES | MOMENTS).items(), *SLOW])
 def test_planted_fault_is_the_first_operation_over_its_budget(name, first, monkeypatch):
-    assert over(name, monkeypatch)[:1] == [first]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "first"), (MORE | EVERYWHERE).items())
-def test_further_fault_is_the_first_operation_over_its_budget(name, first, monkeypatch):
     assert over(name, monkeypatch)[:1] == [first]
 
 
