@@ -138,7 +138,7 @@ def test_cells_that_ended_keep_their_records(session, once, planted, monkeypatch
 
 def collective(number: int, name: str = "gloo:all_gather") -> Collective:
     return Collective(
-        number=number, group="0", name=name, dtypes=(["Float"], ["Float"]), sizes=([8], [16]), active=True, created=0.0
+        number=number, group="0", name=name, dtypes=(["Float"], ["Float"]), sizes=([8], [16]), created=0.0
     )
 
 
