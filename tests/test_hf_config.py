@@ -215,7 +215,7 @@ def test_a_block_that_runs_twice_counts_twice(tmp_path):
     ("keys", "words"),
     [
         ({"model_type": None}, "lacks the key model_type"),
-        ({"vocab_size": None}, "lacks the key vocab_size; add it"),
+        *(({key: None}, f"lacks the key {key}; add it") for key in hf_config.NEEDED),
         ({"model_type": "gpt2", "n_embd": None, "hidden_size": None, "n_layer": 2, "n_head": 2}, r"lacks the key n_embd \(or hidden_size\)"),
         ({"hidden_act": "swishy"}, "key hidden_act: 'swishy' is unknown"),
         ({"hidden_size": "big"}, "hidden_size"),

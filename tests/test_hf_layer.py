@@ -78,7 +78,7 @@ def test_every_linear_of_a_layer_is_converted_or_named(text, config, eager):
         assert all(p.grad is not None for p in block.module.parameters() if p.requires_grad)
     converted = {m.fqn.removeprefix("layers.0.") for m in block.converted.inventory}
     every = {fqn for fqn, m in hf_layer.build(work, CPU).module.named_modules() if isinstance(m, torch.nn.Linear)}
-    assert converted == every - set(hf_layer.outline(work).in_bf16) and len(converted) == LAYERS[text]
+    assert converted == every - set(work.outline.in_bf16) and len(converted) == LAYERS[text]
     assert 1e-3 < (grads[1] - grads[0]).norm() / grads[0].norm() < 0.3
 
 
@@ -88,7 +88,7 @@ def test_experts_of_a_layer_are_balanced(config):
     rows = hf_layer.build(work, CPU).rows()
     assert {n for fqn, n in rows.items() if "experts" in fqn} == {32} and rows["self_attn.q_proj"] == 128
     attention, expert = 64 * (64 + 2 * 32) + 64 * 64, 3 * 64 * 64
-    assert hf_layer.outline(work).flops_per_token == 6 * (attention + 2 * expert)
+    assert work.outline.flops_per_token == 6 * (attention + 2 * expert)
 
 
 @pytest.mark.slow

@@ -135,12 +135,6 @@ def test_other_encoders_have_a_masked_loss(kind):
     assert tiny(kind).masked and not tiny("qwen3").masked
 
 
-def test_remote_code_is_never_run(tmp_path):
-    config = {"model_type": "kimi_k2", "auto_map": {"AutoModelForCausalLM": "modeling_deepseek.DeepseekV3ForCausalLM"}}
-    with pytest.raises(ValueError, match="it needs its repository's own code, which is never run$"):
-        hf_tiny.named(f"hf:{write(tmp_path, config)}")
-
-
 def test_without_transformers_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(hf_tiny.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'^--model hf:qwen3: it is built by .*: pip install "fp8-parity\[hf\]"$'):

@@ -205,15 +205,7 @@ def test_missing_shard_is_refused(shards, tmp_path, capsys):
     assert "Refuse" in told
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--parity-shard", "3/2"), "--parity-shard 3/2: shard 3 of 2 does not exist; shards are counted from 1"),
-        (("--parity-shard", "auto"), "--parity-shard auto: none of these variables is set"),
-        (("--parity-shard", "1/60"), "--parity-shard 1 of 60: 5 tests can run; use at most that number of shards"),
-    ],
-)
-def test_impossible_shard_is_wrong_usage(project, tmp_path, options, words):
-    done = gate(project, tmp_path, *options, recipes=RECIPES)
+def test_more_shards_than_tests_are_wrong_usage(project, tmp_path):
+    done = gate(project, tmp_path, "--parity-shard", "1/60", recipes=RECIPES)
     assert done.returncode == 4
-    assert words in done.stderr + done.stdout
+    assert "--parity-shard 1 of 60: 5 tests can run; use at most that number of shards" in done.stderr + done.stdout
