@@ -98,37 +98,23 @@ def scaled_gather(factor: float) -> Callable[[Any], Any]:
     return lambda o: lambda f, real=o.gather: real(f * factor)
 
 
-def rounded_sums(o: Any) -> Any:
-    real = o.gather
+def rounded(method: str, part: Callable[[Any], Tensor]) -> Callable[[Any], Any]:
+    """Round a part of each master weight to BF16 after a method of the optimizer."""
 
-    def gather(factor: float) -> None:
-        real(factor)
-        for m in o.masters:
-            m.grad.copy_(m.grad.bfloat16())
+    def wrapped(o: Any, real: Any) -> Callable[[float], Any]:
+        def taken(factor: float) -> Any:
+            report = real(factor)
+            for m in o.masters:
+                part(m).copy_(part(m).bfloat16())
+            return report
 
-    return gather
+        return taken
+
+    return lambda o: wrapped(o, getattr(o, method))
 
 
 def twice(o: Any) -> Any:
-    real = o.step
-
-    def taken(clip: float) -> Tensor:
-        real(clip)
-        return real(clip)
-
-    return taken
-
-
-def rounded_masters(o: Any) -> Any:
-    real = o.step
-
-    def taken(clip: float) -> Tensor:
-        report = real(clip)
-        for m in o.masters:
-            m.data.copy_(m.data.bfloat16())
-        return report
-
-    return taken
+    return lambda clip, real=o.step: (real(clip), real(clip))[1]
 
 
 def without_residual(module: Any) -> None:
@@ -224,7 +210,7 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     ),
     "first microbatch never taken": (stepped(first_lost), "microbatches @ all steps", "each microbatch once"),
     "sums in BF16": (
-        of_object("optimizer", "gather", rounded_sums), "gradient sum gain @ embedding.weight", "the sum over the microbatches",
+        of_object("optimizer", "gather", rounded("gather", lambda m: m.grad)), "gradient sum gain @ embedding.weight", "the sum over the microbatches",
     ),
     "tokens of the next rows": (stepped(shifted_rows), "tokens sqnr @ embedding", "other tokens"),
     "clipping does not act": (stepped(unclipped), UPDATE, "clipping"),
@@ -233,7 +219,7 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "warm-up a step late": (late_warmup, UPDATE, "warm-up"),
     "learning rate 3% high in one arm": (variants.FAULTS[-2], UPDATE, "the learning rate"),
     "step taken twice": (of_object("optimizer", "step", twice), "optimizer steps @ all steps", "more or less than once"),
-    "master weights in BF16": (of_object("optimizer", "step", rounded_masters), UPDATE, "AdamW"),
+    "master weights in BF16": (of_object("optimizer", "step", rounded("step", lambda m: m.data)), UPDATE, "AdamW"),
     "weights of the step before": (
         next(f for f in variants.FAULTS if f.name == "weights stale"), "weight sqnr @ embedding.weight", "stale",
     ),

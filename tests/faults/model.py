@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from faults.fault import Blame, Fault, Finding, Kind
 from faults.looks import Canary
-from faults.runs import RecordedBF16, RecordedRecipe
+from faults.runs import Recorded
 
 FIRST = {
     "outputs shifted": "output direction @ layers.0.attention.q_proj",
@@ -43,10 +43,8 @@ def _standard(fault: Variant) -> Fault:
         fault,
         (
             Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
-            Finding(RecordedBF16(), "first out", Blame.FRAMEWORK_CHANGED, "drift"),
-            Finding(
-                RecordedRecipe(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_CHANGED
-            ),
+            Finding(Recorded("bf16"), "first out", Blame.FRAMEWORK_CHANGED, "drift"),
+            Finding(Recorded(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_CHANGED),
         ),
         f"made up: {fault.what}",
     )

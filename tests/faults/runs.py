@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,6 @@ from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.training import loop
-from fp8parity.training.variants import Variant
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
 from sessions import GOLDEN, stored
@@ -81,18 +81,8 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class RecordedBF16(Ready):
-    """Three recorded seeds of a variant of micro, as if a framework gave them for BF16."""
-
-    where: str = "recorded runs of bf16 on micro"
-
-    def __call__(self, plant: Variant, bench: Bench) -> Seen:
-        return seen_of(as_bf16(plant.name))
-
-
-@dataclass(frozen=True)
-class RecordedRecipe(Ready):
-    """The same gaps in one recipe alone."""
+class Recorded(Ready):
+    """Three recorded seeds of a variant of micro: as if a framework gave them for BF16, or their gaps in one recipe alone."""
 
     recipe: str = "te-current"
 
@@ -100,19 +90,13 @@ class RecordedRecipe(Ready):
     def where(self) -> str:
         return f"recorded runs of {self.recipe} on micro"
 
-    def __call__(self, plant: Variant, bench: Bench) -> Seen:
-        return seen_of(in_a_recipe(plant.name, self.recipe))
+    def __call__(self, plant: Any, bench: Bench) -> Seen:
+        return seen_of(as_bf16(plant.name) if self.recipe == "bf16" else in_a_recipe(plant.name, self.recipe))
 
 
 @dataclass(frozen=True)
-class Edited(Ready):
+class Edited(Recorded):
     """Three recorded seeds of BF16 and te-current on micro. A plant takes all six runs and returns changed ones."""
-
-    recipe: str = "te-current"
-
-    @property
-    def where(self) -> str:
-        return f"recorded runs of {self.recipe} on micro"
 
     def __call__(self, plant: Callable[[Runs], Runs], bench: Bench) -> Seen:
         runs = [r for r in calibration("micro") if r.cell.recipe in ("bf16", "te-current") and not r.variant]
