@@ -25,6 +25,7 @@ from fp8parity.workload.optimizers import ADAMW, OPTIMIZERS
 from fp8parity.workload.own import OwnModel
 from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import OPTIMIZED, SCHEDULES, Schedule, spec_hash
+from sessions import cell, verdict
 from torch import nn
 
 from conftest import measured
@@ -185,6 +186,53 @@ def test_fused_adam_in_fp32_is_adamw():
         for each in made:
             each.step()
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+class Late(optimizers.FusedAdam):
+    """Bias correction sees a step long after the first."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["step"] = 9999
+        super().step()
+
+
+class Coupled(optimizers.FusedAdam):
+    """Weight decay is added to the gradient (``adam_w_mode`` 0)."""
+
+    def step(self, closure=None):
+        decays = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = (p.grad + group["weight_decay"] * self._weight(p)).to(p.dtype)
+            group["weight_decay"] = 0.0
+        super().step()
+        for group, decay in zip(self.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+
+
+def undivided(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return weight.bfloat16(), torch.zeros_like(weight, dtype=torch.int16)
+
+
+ALL = {"FP32 masters", "16-bit remainders", "FP16 masters"}
+MASTER_FAULTS: dict[str, tuple[str, Any, set[str]]] = {
+    "none": ("NEWTON", None, set()),
+    "bias correction of a late step": ("FusedAdam", Late, ALL),
+    "coupled weight decay": ("FusedAdam", Coupled, ALL),
+    "remainder dropped": ("divided", undivided, {"16-bit remainders"}),
+    "moments in FP32 after all": ("kept", lambda x, dtype: x, ALL),
+}
+
+
+@pytest.mark.parametrize("name", [n for n, found in OPTIMIZERS.items() if found.masters])
+@pytest.mark.parametrize("fault", MASTER_FAULTS)
+def test_fault_of_kept_masters_is_red_there(name: str, fault: str, session, monkeypatch):
+    attribute, changed, wrong = MASTER_FAULTS[fault]
+    monkeypatch.setattr(optimizers, attribute, changed, raising=False)
+    found = verdict(session.measure("canary", cell("bf16", "native", f"micro-{name}")))
+    red = {f.where.partition(",")[0] for f in found.failing if f.metric.startswith(("master", "remainder"))}
+    assert red == wrong and (wrong or found.status == "pass"), found.message()
 
 
 @pytest.mark.slow
