@@ -1,16 +1,19 @@
 """Fit how the gap of a recipe grows with the length of a run, and test the fit on a length that it has not seen.
 
-    python benchmarks/gap_law.py FOLDER ...      (runs of benchmarks/long_runs.py, of one or several models)
+    python benchmarks/gap_law.py FOLDER ... --keep docs/evidence/gap-law.csv   (runs of benchmarks/long_runs.py)
+    python benchmarks/gap_law.py docs/evidence/gap-law.csv
 
 The gap is a share of BF16's excess over the entropy of the corpus. The fit is share = a (tokens / 1e6)^b, of the
-constant phase of the learning rate or, without one, of the decay. Its last range is held out.
+constant phase of the learning rate or, without one, of the decay. Its last range is held out. benchmarks/gap_page.py
+writes the page of the second command.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+import argparse
+import csv
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,12 +21,14 @@ import numpy as np
 from fp8parity.judging import stats
 from fp8parity.judging.stats import Floats
 from fp8parity.records import sets
+from fp8parity.records.cell import CONTROL_RECIPE
 from fp8parity.records.schema import Trajectory
-from gap_tables import ALPHA, ONE_ULP, lines, markdown
+from fp8parity.workload.optimizers import ADAMW
+from gap_tables import ALPHA, ONE_ULP, markdown
 from scipy import optimize
 
 RANGES = 8
-"""The ranges of a phase that are fitted, each as much longer than the one before."""
+"""The parts of a phase, each as much longer than the one before."""
 FIRST = 300
 """The first step of a fit: before it the loss falls too fast."""
 
@@ -44,8 +49,57 @@ def phases(schedule: Mapping[str, float]) -> list[Phase]:
     return [p for p in found if p.end > p.start]
 
 
-Losses = Mapping[int, Floats]
-"""A number of each step, by seed."""
+class Part(NamedTuple):
+    """The mean loss (nats) of a run from step ``low`` to step ``high`` of a phase. ``tokens`` are those of a step."""
+
+    model: str
+    parameters: int
+    corpus: str
+    steps: int
+    tokens: int
+    floor: float
+    label: str
+    variant: str
+    seed: int
+    phase: str
+    low: int
+    high: int
+    loss: float
+
+
+def parts(run: Trajectory) -> Iterator[Part]:
+    """Yield the parts of a run. Raises ``ValueError`` if the corpus has no known floor."""
+    if run.floor is None:
+        raise ValueError(f"{run.cell.id}: the entropy of {run.cell.corpus} is not known, so the gap has no share")
+    tokens = int(run.schedule["rows"] * run.schedule["length"] * run.schedule["accumulation"])
+    label = run.cell.label + ("" if run.optimizer == ADAMW else f", {run.optimizer}")
+    for phase in phases(run.schedule):
+        edges = np.unique(np.geomspace(max(phase.start, FIRST), phase.end, RANGES + 1).astype(int))
+        for low, high in pairwise(edges.tolist()):
+            loss = float(np.mean(run.loss[low:high]))
+            shape = (run.cell.model, run.parameters, run.cell.corpus, run.steps, tokens, run.floor)
+            yield Part(*shape, label, run.variant, run.seed, phase.name, low, high, loss)
+
+
+def read(paths: Iterable[Path]) -> list[Part]:
+    """Read record sets, or parts that were kept."""
+    found: list[Part] = []
+    for path in paths:
+        if path.suffix != ".csv":
+            runs = [r for m in sets.machines(sets.load([path])) for r in m.records if isinstance(r, Trajectory)]
+            found += [part for run in runs for part in parts(run)]
+            continue
+        kinds = (str, int, str, int, int, float, str, str, int, str, int, int, float)
+        with path.open(newline="") as file:
+            found += [Part(*(k(v) for k, v in zip(kinds, row, strict=True))) for row in list(csv.reader(file))[1:]]
+    return found
+
+
+def keep(found: Iterable[Part], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(Part._fields)
+        out.writerows(p._replace(loss=round(p.loss, 9)) for p in found)
 
 
 class Range(NamedTuple):
@@ -54,75 +108,185 @@ class Range(NamedTuple):
     tokens: float
     shares: Floats
 
+    @property
+    def interval(self) -> stats.Interval:
+        return stats.mean_interval(list(self.shares), ALPHA)
 
-def ranges(gaps: Losses, bf16: Losses, phase: Phase, tokens: int, floor: float) -> list[Range]:
-    """Return the shares of a recipe in ranges of one phase. ``tokens`` are those of a step."""
-    edges = np.unique(np.geomspace(max(phase.start, FIRST), phase.end, RANGES + 1).astype(int))
+
+class Schedule(NamedTuple):
+    """What the runs of one table share."""
+
+    model: str
+    parameters: int
+    corpus: str
+    steps: int
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.steps:,} steps of {self.corpus}"
+
+
+class Line(NamedTuple):
+    """The ranges of one kind of run of one schedule, by phase, the fitted phase first."""
+
+    schedule: Schedule
+    label: str
+    phases: dict[str, list[Range]]
+
+    @property
+    def fitted(self) -> list[Range]:
+        return next(iter(self.phases.values()))
+
+    @property
+    def seen(self) -> bool:
+        """Whether a range that is fitted differs from BF16's: one interval excludes zero, after Bonferroni."""
+        level = ALPHA / (len(self.fitted) - 1)
+        found = [stats.mean_interval(list(r.shares), level) for r in self.fitted[:-1]]
+        return not all(i.low <= 0 <= i.high for i in found)
+
+
+Losses = Mapping[tuple[str, str, int], list[Part]]
+"""The parts of each run of a schedule by label, variant and seed."""
+
+
+def lines(found: Sequence[Part]) -> list[Line]:
+    """Return the lines of all schedules: each recipe beside the mean of BF16's run and its replicas of the same seed.
+
+    The line of BF16 itself is that of its replicas beside its run.
+    """
+    made: list[Line] = []
+    by_schedule: dict[Schedule, dict[tuple[str, str, int], list[Part]]] = {}
+    for p in found:
+        runs = by_schedule.setdefault(Schedule(p.model, p.parameters, p.corpus, p.steps), {})
+        runs.setdefault((p.label, p.variant, p.seed), []).append(p)
+    for schedule, runs in by_schedule.items():
+        for label in dict.fromkeys(label for label, _, _ in runs):
+            if by_seed := _gaps(runs, label):
+                name = ONE_ULP if label == CONTROL_RECIPE else label
+                made.append(Line(schedule, name, _phases(next(iter(runs.values())), by_seed)))
+    return made
+
+
+def _gaps(runs: Losses, label: str) -> list[tuple[Floats, Floats]]:
+    """Return (gap, BF16's excess) of each part, by seed."""
     made = []
-    for low, high in pairwise(edges):
-        parts = [(gaps[s][low:high] * bf16[s][low:high], bf16[s][low:high] - floor) for s in sorted(gaps)]
-        shares = np.array([gap.mean() / excess.mean() for gap, excess in parts])
-        made.append(Range(tokens * float(np.sqrt(low * high)) / 1e6, shares))
+    for seed in sorted({s for one, _, s in runs if one == label}):
+        own = {v: _losses(ps) for (one, v, s), ps in runs.items() if (one, s) == (label, seed)}
+        bf16 = {v: _losses(ps) for (one, v, s), ps in runs.items() if (one, s) == (CONTROL_RECIPE, seed)}
+        if label == CONTROL_RECIPE:
+            bf16, own = {v: x for v, x in bf16.items() if not v}, {v: x for v, x in own.items() if v}
+        if own and bf16:
+            base = np.mean(list(bf16.values()), axis=0)
+            floor = next(iter(runs.values()))[0].floor
+            made.append((np.mean(list(own.values()), axis=0) - base, base - floor))
+    return made
+
+
+def _losses(found: Sequence[Part]) -> Floats:
+    return np.array([p.loss for p in found])
+
+
+def _phases(first: Sequence[Part], by_seed: Sequence[tuple[Floats, Floats]]) -> dict[str, list[Range]]:
+    made: dict[str, list[Range]] = {}
+    for i, part in enumerate(first):
+        tokens = part.tokens * float(np.sqrt(part.low * part.high)) / 1e6
+        made.setdefault(part.phase, []).append(Range(tokens, np.array([gap[i] / excess[i] for gap, excess in by_seed])))
     return made
 
 
 class Fit(NamedTuple):
-    """A power law, and what it says about the range that it did not see: predicted, measured with its interval."""
+    """share = a (tokens / 1e6)^b (parameters / 1e6)^c, and what it says of the ranges that it did not see."""
 
     a: float
     b: float
-    predicted: float
-    measured: stats.Interval
+    c: float
+    predicted: list[float]
 
 
-def power(tokens: Floats, a: float, b: float) -> Floats:
-    return np.asarray(a * tokens**b)
+def power(x: Floats, a: float, b: float, c: float = 0.0) -> Floats:
+    """``x``: million tokens and million parameters, [2, points]."""
+    return np.asarray(a * x[0] ** b * x[1] ** c)
 
 
-def fit(found: Sequence[Range]) -> Fit | None:
-    """Fit all but the last range, each weighted by the spread of its seeds. None if nothing can be fitted."""
-    tokens = np.array([r.tokens for r in found])
-    means = np.array([r.shares.mean() for r in found])
-    errors = np.array([r.shares.std(ddof=1) for r in found]) if len(found[0].shares) > 1 else np.ones(len(found))
-    errors = np.maximum(stats.with_neighbors(errors), 1e-12)
+def fit(some: Sequence[Line]) -> Fit | None:
+    """Fit all but the last range of each line, weighted by the spread of its seeds. None if nothing can be fitted."""
+    seen, errors, held = [], [], []
+    for line in some:
+        spread = np.array([r.shares.std(ddof=1) if len(r.shares) > 1 else 1.0 for r in line.fitted])
+        errors += np.maximum(stats.with_neighbors(spread), 1e-12).tolist()[:-1]
+        points = [(r.tokens, line.schedule.parameters / 1e6, float(r.shares.mean())) for r in line.fitted]
+        seen += points[:-1]
+        held.append(points[-1][:2])
+    x, y = np.array(seen).T[:2], np.array(seen).T[2]
+    free = 2 if len(some) == 1 else 3
+    start = [abs(float(y[-1])) or 1e-3, 0.5, 0.0]
     try:
-        (a, b), _ = optimize.curve_fit(power, tokens[:-1], means[:-1], p0=(abs(means[-2]), 0.5), sigma=errors[:-1])
+        found, _ = optimize.curve_fit(power, x, y, p0=start[:free], sigma=errors, maxfev=5_000)
     except RuntimeError:  # no fit within scipy's number of evaluations
         return None
-    measured = stats.mean_interval(list(found[-1].shares), ALPHA)
-    return Fit(float(a), float(b), float(power(tokens[-1:], a, b)[0]), measured)
+    a, b, c = [*map(float, found), 0.0][:3]
+    return Fit(a, b, c, power(np.array(held).T, a, b, c).tolist())
 
 
-def tables(runs: Sequence[Trajectory]) -> Iterator[str]:
-    """Yield the tables of one model: the gap in each phase, and the fits."""
-    first = runs[0]
-    if len({(r.cell.model, r.spec_hash) for r in runs}) > 1 or first.floor is None:
-        raise ValueError("give runs of one schedule for each model, on a corpus with a known floor")
-    step = int(first.schedule["rows"] * first.schedule["length"] * first.schedule["accumulation"])
-    bf16 = {r.seed: np.asarray(r.loss) for r in runs if r.cell.is_control and not r.variant}
-    steps, found = phases(first.schedule), lines(runs)
-    growing = steps[0]
-    yield f"{first.cell.model}: {first.schedule['steps']:,} steps of {step:,} tokens, {len(bf16)} seeds"
-    rows, fits = [], []
-    for label, gaps in found:
-        whole = [ranges(gaps, bf16, p, step, first.floor) for p in steps]
-        ends = [stats.mean_interval(list(part[-1].shares), ALPHA) for part in whole]
-        rows.append([label, *(f"{100 * e.mean:+.2f} ± {100 * (e.high - e.mean):.2f}" for e in ends)])
-        made = fit(ranges(gaps, bf16, growing, step, first.floor)) if label != ONE_ULP else None
+def _share(found: stats.Interval) -> str:
+    return f"{100 * found.mean:+.2f}" + (f" ± {100 * (found.high - found.mean):.2f}" if found.n > 1 else "")
+
+
+def ends(some: Sequence[Line]) -> list[str]:
+    """Return the table of one schedule: the share at its beginning and at the end of each phase, and differences."""
+    [first, *_] = some
+    rows = [[x.label, str(len(x.fitted[0].shares)), _share(x.fitted[0].interval)] for x in some]
+    for row, line in zip(rows, some, strict=True):
+        row += [_share(found[-1].interval) for found in line.phases.values()]
+    for one, two in combinations([x for x in some if not x.label.startswith(CONTROL_RECIPE)], 2):
+        last = [(x.fitted[0], *(found[-1] for found in x.phases.values())) for x in (one, two)]
+        if len(last[0][0].shares) == len(last[1][0].shares):
+            apart = [stats.mean_interval(list(b.shares - a.shares), ALPHA) for a, b in zip(*last, strict=True)]
+            rows.append([f"{two.label} - {one.label}", str(len(last[0][0].shares)), *map(_share, apart)])
+    begins = f"{first.fitted[0].tokens:.1f} million tokens"
+    names = [f"end of {p}, {found[-1].tokens:.0f} million" for p, found in first.phases.items()]
+    return markdown(["% of the excess at", "seeds", begins, *names], rows)
+
+
+def fits(some: Sequence[Line]) -> list[str]:
+    """Return the table of fits: each line of its own, and each recipe over all models that have a constant phase."""
+    rows = []
+    recipes = [x for x in some if x.label != ONE_ULP]
+    groups = [[x] for x in recipes]
+    for key in dict.fromkeys((x.label, x.schedule.corpus) for x in recipes):
+        sizes = [x for x in recipes if (x.label, x.schedule.corpus) == key and "constant" in x.phases]
+        groups += [sizes] if len({x.schedule.parameters for x in sizes}) > 1 and all(x.seen for x in sizes) else []
+    for group in groups:
+        name = f"{group[0].label}, {'; '.join(str(x.schedule) for x in group)}"
+        measured = ", ".join(_share(x.fitted[-1].interval) for x in group)
+        made = fit(group) if all(x.seen for x in group) else None
+        numbers = ["no gap seen", "", "", ""]
         if made:
-            half = made.measured.high - made.measured.mean
-            measured = f"{100 * made.measured.mean:+.2f} ± {100 * half:.2f}"
-            fits.append([label, f"{100 * made.a:+.3f}", f"{made.b:.2f}", f"{100 * made.predicted:+.2f}", measured])
-    yield from markdown(["% of the excess at the end of", *(p.name for p in steps)], rows)
-    yield ""
-    yield from markdown([f"fit of {growing.name}", "a, %", "b", "predicted", "measured"], fits)
+            power_of_size = f"{made.c:+.2f}" if len(group) > 1 else ""
+            predicted = ", ".join(f"{100 * p:+.2f}" for p in made.predicted)
+            numbers = [f"{100 * made.a:+.3f}", f"{made.b:.2f}", power_of_size, predicted]
+        rows.append([name, *numbers, measured])
+    return markdown(["fit", "a, %", "b", "c", "last range predicted, %", "measured, %"], rows)
 
 
-def main(paths: Sequence[Path]) -> None:
-    runs = [r for m in sets.machines(sets.load(paths)) for r in m.records if isinstance(r, Trajectory)]
-    for model in dict.fromkeys(r.cell.model for r in runs):
-        print("\n".join(tables([r for r in runs if r.cell.model == model])), end="\n\n")
+def tables(found: Sequence[Part]) -> Iterator[str]:
+    """Yield the tables of all schedules, and of the fits."""
+    made = lines(found)
+    for schedule in dict.fromkeys(x.schedule for x in made):
+        table = ends([x for x in made if x.schedule == schedule])
+        yield from [f"{schedule}, {schedule.parameters / 1e6:.1f} million parameters:", "", *table, ""]
+    yield from fits(made)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("paths", type=Path, nargs="+", help="record sets, or .csv files that --keep wrote")
+    options.add_argument("--keep", type=Path, help="a .csv file for the mean losses of all parts")
+    args = options.parse_args()
+    found = read(args.paths)
+    if args.keep:
+        keep(found, args.keep)
+    print("\n".join(tables(found)))
 
 
 if __name__ == "__main__":
-    main([Path(p) for p in sys.argv[1:]])
+    main()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import gap_law
+import gap_page
 import numpy as np
 import pytest
 import reports
@@ -66,12 +68,15 @@ def law(a: float, b: float, seed: int, noise: float = 1e-5) -> Floats:
     return np.asarray((a * TOKENS**b + drawn) * np.where(STEPS > 1_200, 0.5, 1))
 
 
+def kept(runs: list[Trajectory]) -> list[gap_law.Part]:
+    return [part for run in runs for part in gap_law.parts(run)]
+
+
 def rows(runs: list[Trajectory]) -> dict[str, list[str]]:
-    found = [
-        [entry.strip() for entry in line.split("|")[1:-1]] for line in gap_law.tables(runs) if line.startswith("|")
-    ]
-    cut = next(i for i, row in enumerate(found) if row[0].startswith("fit"))
-    return {f"fit {r[0]}" if i > cut else r[0]: r[1:] for i, r in enumerate(found)}
+    lines = [line for line in gap_law.tables(kept(runs)) if line.startswith("|")]
+    found = [[entry.strip() for entry in line.split("|")[1:-1]] for line in lines]
+    cut = next(i for i, row in enumerate(found) if row[0] == "fit")
+    return {f"fit {r[0].partition(',')[0]}" if i > cut else r[0]: r[1:] for i, r in enumerate(found)}
 
 
 def test_a_planted_law_is_found_and_predicts_the_range_that_it_did_not_see():
@@ -80,14 +85,14 @@ def test_a_planted_law_is_found_and_predicts_the_range_that_it_did_not_see():
         runs += [run("bf16", seed, 0 * TOKENS), run("bf16", seed, law(0, 1, seed + 50), "replica1")]
         runs += [run("te-block", seed, law(0.002, 0.5, seed)), run("te-delayed", seed, law(0.004, 0.8, seed + 9))]
     found = rows(runs)
-    assert found["% of the excess at the end of"] == ["constant", "decay", "after the decay"]
+    assert found["% of the excess at"][-1] == f"end of after the decay, {2.0:.0f} million"
     for recipe, (a, b) in {"te-block native": (0.002, 0.5), "te-delayed native": (0.004, 0.8)}.items():
-        share, power, predicted, measured = found[f"fit {recipe}"]
+        share, power, _, predicted, measured = found[f"fit {recipe}"]
         assert float(share) == pytest.approx(100 * a, rel=0.05)
         assert float(power) == pytest.approx(b, abs=0.05)
         mean, half = map(float, measured.split(" ± "))
         assert abs(float(predicted) - mean) < half + 0.01
-        assert float(found[recipe][2].split(" ± ")[0]) == pytest.approx(100 * 0.5 * a * TOKENS[-100] ** b, rel=0.1)
+        assert float(found[recipe][-1].split(" ± ")[0]) == pytest.approx(100 * 0.5 * a * TOKENS[-100] ** b, rel=0.1)
     assert not any(name.startswith("fit bf16") for name in found)
 
 
@@ -101,7 +106,42 @@ def test_a_law_that_breaks_is_seen_where_it_was_held_out():
     assert float(predicted) > mean + half
 
 
-def test_models_of_two_schedules_are_refused():
-    runs = [run("bf16", 0, 0 * TOKENS), run("bf16", 1, 0 * TOKENS).model_copy(update={"spec_hash": "other"})]
-    with pytest.raises(ValueError, match="one schedule for each model"):
-        list(gap_law.tables(runs))
+def test_a_gap_inside_the_noise_has_no_fit_and_no_law_over_sizes():
+    runs = [run("bf16", seed, 0 * TOKENS) for seed in range(4)]
+    runs += [run("te-block", seed, law(0, 1, seed, noise=1e-3)) for seed in range(4)]
+    assert rows(runs)["fit te-block native"][0] == "no gap seen"
+
+
+def test_a_planted_law_over_tokens_and_sizes_is_found():
+    """share = 0.1% tokens^0.5 parameters^0.3."""
+    runs = []
+    for model, size in {"tiny": 1.0, "mini": 14.0}.items():
+        for seed in range(3):
+            gap = law(0.001 * size**0.3, 0.5, seed)
+            both = run("bf16", seed, 0 * TOKENS, model=model), run("te-block", seed, gap, model=model)
+            runs += [r.model_copy(update={"parameters": int(size * 1e6)}) for r in both]
+    share, power, size_power, *_ = rows(runs)["fit te-block native"]
+    assert (float(share), float(power)) == pytest.approx((0.1, 0.5), rel=0.05)
+    assert float(size_power) == pytest.approx(0.3, abs=0.02)
+
+
+def test_kept_losses_are_read_as_they_were(tmp_path: Path):
+    runs = [run("bf16", 0, 0 * TOKENS), run("te-block", 0, law(0.002, 0.5, 0))]
+    gap_law.keep(kept(runs), tmp_path / "kept.csv")
+    found = gap_law.read([tmp_path / "kept.csv"])
+    assert [p._replace(loss=0) for p in found] == [p._replace(loss=0) for p in kept(runs)]
+    assert [p.loss for p in found] == pytest.approx([p.loss for p in kept(runs)], abs=1e-9)
+
+
+def test_a_corpus_of_unknown_entropy_is_refused():
+    with pytest.raises(ValueError, match="entropy of topics is not known"):
+        kept([run("bf16", 0, 0 * TOKENS).model_copy(update={"floor": None})])
+
+
+def test_the_page_and_its_plot_are_what_the_kept_losses_give(tmp_path: Path):
+    stored = Path(gap_page.__file__).parents[1] / "docs" / "evidence" / "gap-law.csv"
+    copy = tmp_path / "gap-law.csv"
+    copy.write_text(stored.read_text())
+    gap_page.main(copy)
+    assert copy.with_suffix(".md").read_text() == stored.with_suffix(".md").read_text()
+    assert copy.with_suffix(".svg").read_text().startswith("<?xml")
