@@ -199,3 +199,34 @@ def test_wgrad_in_bf16_by_the_recipe_passes(session, monkeypatch):
         session, monkeypatch, linear | {"wgrad": [FP8_GEMM, FP8_GEMM]}, backward=backward, recipe="ao-rowwise-gw-hp"
     )
     assert (found.status, places) == ("fail", {"wgrad kernels off @ linear"})
+
+
+class Trace:
+    """A profile of kernels on two streams, whose starts interleave in another way in each run."""
+
+    def __init__(self, starts: dict[str, tuple[int, int]]) -> None:
+        self.starts = starts
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def events(self) -> list[SimpleNamespace]:
+        gpu = torch.autograd.DeviceType.CUDA
+        return [
+            SimpleNamespace(name=n, device_type=gpu, device_resource_id=s, time_range=SimpleNamespace(start=at))
+            for n, (s, at) in self.starts.items()
+        ]
+
+
+def test_kernels_of_several_streams_repeat(monkeypatch):
+    """Grouped GEMMs of TE run on several streams."""
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    found = []
+    for late in (0, 2):
+        starts = {"cast": (7, 0), "gemm of 1": (7, 1 + late), "gemm of 2": (13, 2), "sum": (7, 9)}
+        monkeypatch.setattr(dispatch, "profile", lambda starts=starts, **options: Trace(starts))
+        found.append(dispatch.launched(lambda: None))
+    assert found == [["cast", "gemm of 1", "sum", "gemm of 2"]] * 2
