@@ -145,3 +145,27 @@ def test_the_page_and_its_plot_are_what_the_kept_losses_give(tmp_path: Path):
     gap_page.main(copy)
     assert copy.with_suffix(".md").read_text() == stored.with_suffix(".md").read_text()
     assert copy.with_suffix(".svg").read_text().startswith("<?xml")
+
+
+def test_a_small_gap_in_all_ranges_is_seen():
+    """No range alone excludes zero after Bonferroni's correction."""
+    runs = [run("bf16", seed, 0 * TOKENS) for seed in range(3)]
+    noises = np.random.default_rng(1).normal(0, 2e-3, (3, PHASES.steps // 100)).repeat(100, axis=1)
+    runs += [run("te-block", seed, 1.5e-3 + noise) for seed, noise in enumerate(noises)]
+    assert rows(runs)["fit te-block native"][0] != "no gap seen"
+
+
+def test_a_phase_that_ends_before_the_first_step_of_a_fit_is_left_out():
+    short = {**PHASES.numbers, "stable": 150}
+    made = kept([run("bf16", 0, 0 * TOKENS).model_copy(update={"schedule": short})])
+    assert {p.phase for p in made} == {"decay", "after the decay"}
+    assert all(gap_law.FIRST <= p.low < p.high for p in made)
+
+
+def test_runs_of_other_phases_or_given_twice_are_refused():
+    other = {**PHASES.numbers, "stable": 900}
+    runs = [run("bf16", 0, 0 * TOKENS), run("te-block", 0, 0 * TOKENS)]
+    mixed = [runs[0], runs[1].model_copy(update={"schedule": other})]
+    for given in (mixed, runs + runs):
+        with pytest.raises(ValueError, match="its runs have several schedules, or one is given twice"):
+            gap_law.lines(kept(given))
