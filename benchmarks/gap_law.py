@@ -162,9 +162,9 @@ Losses = Mapping[tuple[str, str, int], list[Part]]
 
 
 def lines(found: Sequence[Part]) -> list[Line]:
-    """Return the lines of all schedules: each recipe beside the mean of BF16's run and its replicas of the same seed.
+    """Return the lines of all schedules: each recipe relative to BF16's run and replicas of the same seed.
 
-    The line of BF16 itself is that of its replicas beside its run. Raises ``ValueError`` if the runs of a schedule have
+    The line of BF16 itself is that of its replicas relative to its run. Raises ``ValueError`` if the runs of a schedule have
     other phases, or if a run is given twice.
     """
     made: list[Line] = []

@@ -164,8 +164,22 @@ def test_judge_of_a_whole_run_names_unused_goldens(trajectory, tmp_path, capsys)
 
 def test_unreadable_input_is_one_line(tmp_path, capsys):
     assert main(["judge", str(tmp_path), "--golden-dir", str(GOLDEN)]) == Exit.UNDECIDED
-    assert capsys.readouterr().err == f"fp8parity: {tmp_path} holds no records\n"
+    assert capsys.readouterr().err == (
+        f"fp8parity: {tmp_path} holds no records; give a folder that --parity-records wrote, or a .zip file of it\n"
+    )
     assert main(["judge", str(tmp_path), "--golden-dir", str(tmp_path)]) == Exit.UNDECIDED
+
+
+def test_judge_against_a_folder_without_goldens_is_refused(trajectory, tmp_path, capsys):
+    """Otherwise the shipped goldens would count as those of the folder, and no verdict would differ."""
+    record = measured(trajectory, 28.5)
+    write_json(tmp_path / "set" / name_of(record), record)
+    (tmp_path / "empty").mkdir()
+    for name, words in (("empty", "holds no goldens; give a folder"), ("nowhere", "no such folder")):
+        given = ["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN), "--against", str(tmp_path / name)]
+        assert main(given) == Exit.UNDECIDED
+        out, err = capsys.readouterr()
+        assert (out, err.startswith(f"fp8parity: --against {tmp_path / name}: {words}")) == ("", True)
 
 
 def test_crash_is_no_verdict(monkeypatch, capsys):

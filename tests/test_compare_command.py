@@ -56,7 +56,7 @@ def test_the_command_by_its_exit_status(command, tmp_path, capsys, new, code):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("{old}", "{folder}/no"), "no holds no records"),
+        (("{old}", "{folder}/no"), "no: no such file or folder"),
         (("{old}", "{old}"), "old hold the same records: one side was named twice, or NEW was never run"),
         (("{old}", "{folder}/no.zip"), "no.zip: no such file"),
         (("{old}", "{old}", "--report", "{folder}/x.txt"), "no renderer for '.txt'; use .md or .html or .json"),
