@@ -164,8 +164,8 @@ Losses = Mapping[tuple[str, str, int], list[Part]]
 def lines(found: Sequence[Part]) -> list[Line]:
     """Return the lines of all schedules: each recipe relative to BF16's run and replicas of the same seed.
 
-    The line of BF16 itself is that of its replicas relative to its run. Raises ``ValueError`` if the runs of a schedule have
-    other phases, or if a run is given twice.
+    The line of BF16 itself is that of its replicas relative to its run. Raises ``ValueError`` if the runs of a schedule
+    have other phases, or if a run is given twice.
     """
     made: list[Line] = []
     by_schedule: dict[Schedule, dict[tuple[str, str, int], list[Part]]] = {}
