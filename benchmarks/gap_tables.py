@@ -196,7 +196,8 @@ Speed and peak memory of a training step relative to BF16 on one H200 ([more](th
 
 `tiny-long` trains `tiny` for 20,000 steps of 4,096 tokens on text that never comes twice (`topics:fresh`), natively on
 one H100: mean gaps in per cent of BF16's loss over four seeds, with intervals of 95%
-(`python benchmarks/gap_tables.py --lengths golden/records/h100-long.zip`).
+(`python benchmarks/gap_tables.py --lengths golden/records/h100-long.zip`). "One ulp" is BF16 with one weight changed by
+an ulp; the excess is BF16's loss above the entropy of the text ([which gap to read](theory.md#which-gap-to-read)).
 
 {fresh}
 

@@ -102,7 +102,7 @@ LENGTHS = f"{GOLDEN}/records/h200-lengths.zip"
 REFUSED = [
     (("--model", "minii"), "unknown model 'minii': did you mean mini"),
     (("--recipe", "te-curren"), "unknown recipe 'te-curren': did you mean te-current"),
-    (("--margin", "0"), "--margin 0.00%: it is above 0 and below 100%"),
+    (("--margin", "0"), "--margin 0.00%: must be above 0 and below 100%"),
     (("--model", "1b", "--records", LENGTHS), "no training run of 1b is on record"),
 ]
 
