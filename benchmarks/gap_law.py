@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging import stats
+from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.stats import Floats
 from fp8parity.records import sets
 from fp8parity.records.cell import CONTROL_RECIPE
@@ -68,7 +69,12 @@ class Part(NamedTuple):
 
 
 def parts(run: Trajectory) -> Iterator[Part]:
-    """Yield the parts of a run. Raises ``ValueError`` if the corpus has no known floor."""
+    """Yield the parts of a run, none of one with a planted fault.
+
+    Raises ``ValueError`` if the corpus has no known floor.
+    """
+    if run.variant and not run.variant.startswith(REPLICA):
+        return
     if run.floor is None:
         raise ValueError(f"{run.cell.id}: the entropy of {run.cell.corpus} is not known, so the gap has no share")
     tokens = int(run.schedule["rows"] * run.schedule["length"] * run.schedule["accumulation"])

@@ -169,3 +169,10 @@ def test_runs_of_other_phases_or_given_twice_are_refused():
     for given in (mixed, runs + runs):
         with pytest.raises(ValueError, match="its runs have several schedules, or one is given twice"):
             gap_law.lines(kept(given))
+
+
+def test_a_run_with_a_planted_fault_is_no_replica():
+    sound = [run("bf16", seed, 0 * TOKENS) for seed in range(3)]
+    sound += [run("te-block", seed, law(0.002, 0.5, seed)) for seed in range(3)]
+    planted = [run("bf16", seed, law(0.01, 0.5, seed), "one in a thousand") for seed in range(3)]
+    assert rows(sound + planted) == rows(sound)
