@@ -50,8 +50,8 @@ below {least}% is not drawn.
   where 2.12% ± 0.63% was measured: the rest is learned by heart ([long runs](long-runs.md)).
 * **There is no law over sizes.** `mini` (14 million parameters) shows a gap of te-delayed, but one law for `tiny` and
   `mini` predicts 1.59% for the last part of `tiny`, where 0.72% ± 0.50% was measured. `small` (117 million, on repeated
-  text) shows no gap in its constant phase. At the end of its decay te-block is 0.54% ± 0.43% below BF16, and te-delayed
-  not above it; of so many intervals of 95%, some exclude zero by chance.
+  text) shows no gap in its constant phase. At the end of its decay te-block is 0.54% ± 0.43% of the excess below BF16,
+  and te-delayed's interval holds zero. Of so many intervals of 95%, some exclude zero by chance.
 * **The gate of 300 steps** of `tiny` sees +0.007% ± 0.004% of the loss for te-block, as at the end of 200,000, and
   +0.003% ± 0.010% for te-delayed, which ends at 0.018% ([gaps](../gaps.md)). So it does not show the order of the two.
 * BF16 with the moments of Adam in BF16 (`te-adam-bf16`) shows no gap in 20,000 steps. NVFP4, emulated, needs more than
