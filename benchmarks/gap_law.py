@@ -217,11 +217,15 @@ def _phases(first: Sequence[Part], by_seed: Sequence[tuple[Floats, Floats]]) -> 
 
 
 class Fit(NamedTuple):
-    """share = a (tokens / 1e6)^b (parameters / 1e6)^c, and what it says of the ranges that it did not see."""
+    """share = a (tokens / 1e6)^b (parameters / 1e6)^c, and what it says of the ranges that it did not see.
+
+    ``halves`` are half the intervals of a, b and, over several sizes, c, from the scatter around the fit.
+    """
 
     a: float
     b: float
     c: float
+    halves: list[float]
     predicted: list[float]
 
 
@@ -242,11 +246,12 @@ def fit(some: Sequence[Line]) -> Fit | None:
     free = 2 if len(some) == 1 else 3
     start = [abs(float(y[-1])) or 1e-3, 0.5, 0.0]
     try:
-        found, _ = optimize.curve_fit(power, x, y, p0=start[:free], sigma=errors, maxfev=5_000)
+        found, spread = optimize.curve_fit(power, x, y, p0=start[:free], sigma=errors, maxfev=5_000)
     except RuntimeError:  # no fit within scipy's number of evaluations
         return None
     a, b, c = [*map(float, found), 0.0][:3]
-    return Fit(a, b, c, power(np.array(held).T, a, b, c).tolist())
+    halves = stats.student(1 - ALPHA, len(y) - free) * np.sqrt(np.diag(spread))
+    return Fit(a, b, c, halves.tolist(), power(np.array(held).T, a, b, c).tolist())
 
 
 def _share(found: stats.Interval) -> str:
@@ -283,9 +288,10 @@ def fits(some: Sequence[Line]) -> list[str]:
         made = fit(group) if all(x.seen for x in group) else None
         numbers = ["no gap seen", "", "", ""]
         if made:
-            power_of_size = f"{made.c:+.2f}" if len(group) > 1 else ""
+            share, *powers = made.halves
+            texts = [f"{x:.2f} ± {half:.2f}" for x, half in zip((made.b, made.c), powers, strict=False)]
             predicted = ", ".join(f"{100 * p:+.2f}" for p in made.predicted)
-            numbers = [f"{100 * made.a:+.3f}", f"{made.b:.2f}", power_of_size, predicted]
+            numbers = [f"{100 * made.a:+.3f} ± {100 * share:.3f}", *[*texts, ""][:2], predicted]
         rows.append([name, *numbers, measured])
     return markdown(["fit", "a, %", "b", "c", "last range predicted, %", "measured, %"], rows)
 

@@ -88,8 +88,10 @@ def test_a_planted_law_is_found_and_predicts_the_range_that_it_did_not_see():
     assert found["% of the excess at"][-1] == f"end of after the decay, {2.0:.0f} million"
     for recipe, (a, b) in {"te-block native": (0.002, 0.5), "te-delayed native": (0.004, 0.8)}.items():
         share, power, _, predicted, measured = found[f"fit {recipe}"]
-        assert float(share) == pytest.approx(100 * a, rel=0.05)
-        assert float(power) == pytest.approx(b, abs=0.05)
+        for text, planted in ((share, 100 * a), (power, b)):
+            mean, half = map(float, text.split(" ± "))
+            assert mean == pytest.approx(planted, rel=0.05)
+            assert abs(mean - planted) <= half + 0.01
         mean, half = map(float, measured.split(" ± "))
         assert abs(float(predicted) - mean) < half + 0.01
         assert float(found[recipe][-1].split(" ± ")[0]) == pytest.approx(100 * 0.5 * a * TOKENS[-100] ** b, rel=0.1)
@@ -120,9 +122,8 @@ def test_a_planted_law_over_tokens_and_sizes_is_found():
             gap = law(0.001 * size**0.3, 0.5, seed)
             both = run("bf16", seed, 0 * TOKENS, model=model), run("te-block", seed, gap, model=model)
             runs += [r.model_copy(update={"parameters": int(size * 1e6)}) for r in both]
-    share, power, size_power, *_ = rows(runs)["fit te-block native"]
-    assert (float(share), float(power)) == pytest.approx((0.1, 0.5), rel=0.05)
-    assert float(size_power) == pytest.approx(0.3, abs=0.02)
+    found = [float(text.partition(" ± ")[0]) for text in rows(runs)["fit te-block native"][:3]]
+    assert found == pytest.approx([0.1, 0.5, 0.3], rel=0.06)
 
 
 def test_kept_losses_are_read_as_they_were(tmp_path: Path):
