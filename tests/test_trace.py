@@ -116,7 +116,8 @@ def test_sound_step_has_no_operation_over_its_budget(name, recipe, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "recipe"), zip(hf_tiny.NAMES, cycle(["te-delayed", "te-mxfp8", "te-nvfp4", "ao-rowwise"]), strict=False)
+    ("name", "recipe"),
+    list(zip(hf_tiny.NAMES, cycle(["te-delayed", "te-mxfp8", "te-nvfp4", "ao-rowwise"]), strict=False)),
 )
 def test_sound_step_of_a_hugging_face_model_has_none_over_its_budget(name, recipe):
     [made] = hf_tiny.named(f"hf:{name}")
