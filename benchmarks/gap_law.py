@@ -11,103 +11,18 @@ writes the page of the second command.
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging import stats
-from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.stats import Floats
-from fp8parity.records import sets
 from fp8parity.records.cell import CONTROL_RECIPE
-from fp8parity.records.schema import Trajectory
-from fp8parity.workload.optimizers import ADAMW
-from gap_tables import ALPHA, ONE_ULP, markdown
+from gap_parts import Part, keep, read
+from gap_tables import ALPHA, ONE_ULP, markdown, pair
 from scipy import optimize
-
-RANGES = 8
-"""The parts of a phase, each as much longer than the one before."""
-FIRST = 300
-"""The first step of a fit: before it the loss falls too fast."""
-
-
-class Phase(NamedTuple):
-    """The steps from ``start`` to ``end`` of one phase of the learning rate."""
-
-    name: str
-    start: int
-    end: int
-
-
-def phases(schedule: Mapping[str, float]) -> list[Phase]:
-    """Return the phases of a schedule after its warm-up that have steps."""
-    warm, steps = int(schedule["warmup"]), int(schedule["steps"])
-    stable, after = warm + int(schedule.get("stable", 0)), steps - int(schedule.get("after", 0))
-    found = Phase("constant", warm, stable), Phase("decay", stable, after), Phase("after the decay", after, steps)
-    return [p for p in found if p.end > p.start]
-
-
-class Part(NamedTuple):
-    """The mean loss (nats) of a run from step ``low`` to step ``high`` of a phase. ``tokens`` are those of a step."""
-
-    model: str
-    parameters: int
-    corpus: str
-    steps: int
-    tokens: int
-    floor: float
-    label: str
-    variant: str
-    seed: int
-    phase: str
-    low: int
-    high: int
-    loss: float
-
-
-def parts(run: Trajectory) -> Iterator[Part]:
-    """Yield the parts of a run, none of one with a planted fault.
-
-    Raises ``ValueError`` if the corpus has no known floor.
-    """
-    if run.variant and not run.variant.startswith(REPLICA):
-        return
-    if run.floor is None:
-        raise ValueError(f"{run.cell.id}: the entropy of {run.cell.corpus} is not known, so the gap has no share")
-    tokens = int(run.schedule["rows"] * run.schedule["length"] * run.schedule["accumulation"])
-    label = run.cell.label + ("" if run.optimizer == ADAMW else f", {run.optimizer}")
-    for phase in phases(run.schedule):
-        if phase.end <= FIRST:
-            continue
-        edges = np.unique(np.geomspace(max(phase.start, FIRST), phase.end, RANGES + 1).astype(int))
-        for low, high in pairwise(edges.tolist()):
-            loss = float(np.mean(run.loss[low:high]))
-            shape = (run.cell.model, run.parameters, run.cell.corpus, run.steps, tokens, run.floor)
-            yield Part(*shape, label, run.variant, run.seed, phase.name, low, high, loss)
-
-
-def read(paths: Iterable[Path]) -> list[Part]:
-    """Read record sets, or parts that were kept."""
-    found: list[Part] = []
-    for path in paths:
-        if path.suffix != ".csv":
-            runs = [r for m in sets.machines(sets.load([path])) for r in m.records if isinstance(r, Trajectory)]
-            found += [part for run in runs for part in parts(run)]
-            continue
-        kinds = (str, int, str, int, int, float, str, str, int, str, int, int, float)
-        with path.open(newline="") as file:
-            found += [Part(*(k(v) for k, v in zip(kinds, row, strict=True))) for row in list(csv.reader(file))[1:]]
-    return found
-
-
-def keep(found: Iterable[Part], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        out = csv.writer(file, lineterminator="\n")
-        out.writerow(Part._fields)
-        out.writerows(p._replace(loss=round(p.loss, 9)) for p in found)
 
 
 class Range(NamedTuple):
@@ -195,12 +110,9 @@ def _gaps(runs: Losses, label: str) -> list[tuple[Floats, Floats]]:
     for seed in sorted({s for one, _, s in runs if one == label}):
         own = {v: _losses(ps) for (one, v, s), ps in runs.items() if (one, s) == (label, seed)}
         bf16 = {v: _losses(ps) for (one, v, s), ps in runs.items() if (one, s) == (CONTROL_RECIPE, seed)}
-        if label == CONTROL_RECIPE:
-            bf16, own = {v: x for v, x in bf16.items() if not v}, {v: x for v, x in own.items() if v}
-        if own and bf16:
-            base = np.mean(list(bf16.values()), axis=0)
+        if both := pair(own, None if label == CONTROL_RECIPE else bf16):
             floor = next(iter(runs.values()))[0].floor
-            made.append((np.mean(list(own.values()), axis=0) - base, base - floor))
+            made.append((both[0] - both[1], both[1] - floor))
     return made
 
 

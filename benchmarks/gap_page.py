@@ -13,7 +13,8 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from gap_law import Line, Part, fit, lines, power, read, tables
+from gap_law import Line, fit, lines, power, tables
+from gap_parts import Part, read
 from gap_tables import ONE_ULP
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -30,11 +31,11 @@ runs, repeated on an H200, are equal to the bit over all 20,000 steps.
 
 ![Gap as a share of BF16's excess over million tokens, one panel for each schedule](gap-law.svg)
 
-The gap is a share of BF16's excess over the entropy of the text, in per cent, with an interval of 95% over seeds
-(shaded). Grey lines are the ends of phases of the learning rate: constant, decay, a tenth of the rate after it. Dashed
-lines are fits of share = a (tokens / million)^b (parameters / million)^c to the first phase without its last part. A
-gap is fitted if it is seen: the mean of these parts, weighted as in the fit, differs from zero over seeds. What is
-below {least}% is not drawn.
+The gap is a share of BF16's excess over the entropy of the text, in per cent. Its interval of 95% over seeds is shaded.
+Grey lines are the ends of phases of the learning rate: constant, decay, a tenth of the rate after it. Dashed lines are
+fits of share = a (tokens / million)^b (parameters / million)^c to the first phase without its last part. A gap is
+fitted if it is seen: the mean of these parts, weighted as in the fit, differs from zero over seeds. What is below
+{least}% is not drawn.
 
 ## What they say
 
@@ -44,7 +45,7 @@ below {least}% is not drawn.
 * **200,000 steps separate the recipes**: te-delayed minus te-block is +0.95% ± 0.23% of the excess. The decay does
   it: at the end of the constant rate the difference is +0.03% ± 0.48%.
 * **Between 50 and 250 million tokens the recipes cannot be distinguished.** The runs learn the same features of the
-  text thousands of steps apart, in BF16 as in FP8, and the gap of one seed is up to 9% of the excess for a while.
+  text thousands of steps apart, in BF16 as in FP8. For a while the gap of one seed is up to 9% of the excess.
   `tiny-long` ends there, with 82 million tokens; `mini` gets there in its decay.
 * **The law holds as far as it can be tested.** Fitted up to 295 million tokens, it predicts the last part of the
   constant phase inside both intervals, which are wide. Three sets of runs of `tiny` give te-delayed

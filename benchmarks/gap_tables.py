@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging import policy, references, stats, worth
+from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.verdict import SpeedDetail
 from fp8parity.records import sets
@@ -92,20 +93,33 @@ def lines(runs: Sequence[Trajectory], of_run: Callable[[Trajectory], stats.Float
     """
     of: dict[tuple[Cell, int], dict[str, stats.Floats]] = {}
     for r in runs:
-        if not r.variant or r.variant.startswith("replica"):
+        if sound(r):
             of.setdefault((r.cell, r.seed), {})[r.variant] = of_run(r)
     made: dict[str, dict[int, stats.Floats]] = {}
     for (cell, seed), found in of.items():
-        control = of.get((cell.control, seed), {})
-        if cell.is_control:
-            replicas = [loss for variant, loss in found.items() if variant]
-            pair = (np.mean(replicas, axis=0), found[""]) if replicas and "" in found else None
-        else:
-            pair = (np.mean(list(found.values()), axis=0), np.mean(list(control.values()), axis=0)) if control else None
         label = ONE_ULP if cell.is_control else cell.label
-        if pair:
-            made.setdefault(label, {})[seed] = pair[0] / pair[1] - 1
+        if both := pair(found, None if cell.is_control else of.get((cell.control, seed), {})):
+            made.setdefault(label, {})[seed] = both[0] / both[1] - 1
     return [Line(label, gaps) for label, gaps in made.items()]
+
+
+def sound(run: Trajectory) -> bool:
+    """Return whether no fault was planted in a run."""
+    return not run.variant or run.variant.startswith(REPLICA)
+
+
+def pair(
+    own: Mapping[str, stats.Floats], bf16: Mapping[str, stats.Floats] | None
+) -> tuple[stats.Floats, stats.Floats] | None:
+    """Return the means over the run and the replicas of a seed: of a recipe, and of BF16.
+
+    Without ``bf16``, ``own`` is BF16 itself, and its replicas are paired with its run. None if a side is empty.
+    """
+    if bf16 is None:
+        own, bf16 = {v: x for v, x in own.items() if v}, {v: x for v, x in own.items() if not v}
+    if not (own and bf16):
+        return None
+    return np.mean(list(own.values()), axis=0), np.mean(list(bf16.values()), axis=0)
 
 
 def lengths(runs: Sequence[Trajectory]) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import gap_law
 import gap_page
+import gap_parts
 import numpy as np
 import pytest
 import reports
@@ -68,8 +69,8 @@ def law(a: float, b: float, seed: int, noise: float = 1e-5) -> Floats:
     return np.asarray((a * TOKENS**b + drawn) * np.where(STEPS > 1_200, 0.5, 1))
 
 
-def kept(runs: list[Trajectory]) -> list[gap_law.Part]:
-    return [part for run in runs for part in gap_law.parts(run)]
+def kept(runs: list[Trajectory]) -> list[gap_parts.Part]:
+    return [part for run in runs for part in gap_parts.parts(run)]
 
 
 def rows(runs: list[Trajectory]) -> dict[str, list[str]]:
@@ -128,8 +129,8 @@ def test_a_planted_law_over_tokens_and_sizes_is_found():
 
 def test_kept_losses_are_read_as_they_were(tmp_path: Path):
     runs = [run("bf16", 0, 0 * TOKENS), run("te-block", 0, law(0.002, 0.5, 0))]
-    gap_law.keep(kept(runs), tmp_path / "kept.csv")
-    found = gap_law.read([tmp_path / "kept.csv"])
+    gap_parts.keep(kept(runs), tmp_path / "kept.csv")
+    found = gap_parts.read([tmp_path / "kept.csv"])
     assert [p._replace(loss=0) for p in found] == [p._replace(loss=0) for p in kept(runs)]
     assert [p.loss for p in found] == pytest.approx([p.loss for p in kept(runs)], abs=1e-9)
 
@@ -160,7 +161,7 @@ def test_a_phase_that_ends_before_the_first_step_of_a_fit_is_left_out():
     short = {**PHASES.numbers, "stable": 150}
     made = kept([run("bf16", 0, 0 * TOKENS).model_copy(update={"schedule": short})])
     assert {p.phase for p in made} == {"decay", "after the decay"}
-    assert all(gap_law.FIRST <= p.low < p.high for p in made)
+    assert all(gap_parts.FIRST <= p.low < p.high for p in made)
 
 
 def test_runs_of_other_phases_or_given_twice_are_refused():
