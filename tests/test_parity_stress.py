@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import threading
@@ -23,9 +24,13 @@ CALLS = itertools.count()
 MEMORY = {"filled memory", "memory of NaN", "memory of large values"}
 
 
-def unwritten() -> Tensor:
-    """Memory that nobody wrote. So much is a mapping of its own, and holds zeros in a quiet process."""
-    return torch.empty(2**24)[:1]
+def unwritten(size: int = 1) -> Tensor:
+    """Memory that nobody wrote, zeros in a quiet process.
+
+    So much is a mapping of its own, or free memory of the heap. That is given back first, but for the page it begins in.
+    """
+    ctypes.CDLL(None).malloc_trim(0)
+    return torch.empty(2**24)[2**23 :][:size]
 
 
 def fails_on_nan(y: Tensor) -> Tensor:
