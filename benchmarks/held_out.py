@@ -2,7 +2,7 @@
 
     python benchmarks/held_out.py configs DIR               # a config.json of each architecture (needs transformers)
     python benchmarks/held_out.py predict DIR FILE.json     # for an H100, without one: commit FILE before the next step
-    python benchmarks/held_out.py time DIR RECORDS          # on an H100
+    python benchmarks/held_out.py time DIR RECORDS [SET]    # on an H100: the blocks that SET does not have
     python benchmarks/held_out.py table FILE.json RECORDS
 
 A block is layer 0 of the architecture's own class, with published sizes, in BF16 and in the recipe, as a CUDA graph.
@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -86,16 +87,22 @@ def predict(folder: Path, file: Path) -> None:
     file.write_text(json.dumps(found, indent=1) + "\n")
 
 
-def time(folder: Path, records: Path) -> None:
-    for name in CONFIGS:
-        for recipe in RECIPES:
+def timings(folder: Path) -> dict[str, Throughput]:
+    """Return the timings of a folder or a set by block and recipe."""
+    return {f"{r.cell.model} {r.cell.recipe}": r for r in load_records(folder) if isinstance(r, Throughput)}
+
+
+def time(folder: Path, records: Path, *timed: Path) -> None:
+    done = {key for known in timed for key in timings(known)}
+    for name, recipe in product(CONFIGS, RECIPES):
+        if f"{name} {recipe}" not in done:
             asked = ("--recipe", recipe, "--layer", 0, "--mode", "graphed", "--records", records)
-            done = fp8parity("block", folder / name, *asked)
-            print(f"{name} {recipe}: {(done.stdout + done.stderr).strip()[-400:]}", flush=True)
+            said = fp8parity("block", folder / name, *asked)
+            print(f"{name} {recipe}: {(said.stdout + said.stderr).strip()[-400:]}", flush=True)
 
 
 def table(file: Path, records: Path) -> None:
-    timed = {f"{r.cell.model} {r.cell.recipe}": r for r in load_records(records) if isinstance(r, Throughput)}
+    timed = timings(records)
     rows, errors, held = [], [], 0
     for key, told in json.loads(file.read_text()).items():
         predicted, record = told.get("speed_up"), timed.get(key)
