@@ -202,7 +202,7 @@ def test_wgrad_in_bf16_by_the_recipe_passes(session, monkeypatch):
 
 
 class Trace:
-    """A profile of kernels on two streams, whose starts interleave in another way in each run."""
+    """A profile of kernels by name, with their streams and starts."""
 
     def __init__(self, starts: dict[str, tuple[int, int]]) -> None:
         self.starts = starts
@@ -222,11 +222,12 @@ class Trace:
 
 
 def test_kernels_of_several_streams_repeat(monkeypatch):
-    """Grouped GEMMs of TE run on several streams."""
+    """Grouped GEMMs of TE run on several streams. Streams of a pool take turns, and one may compete under stress."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     found = []
-    for late in (0, 2):
-        starts = {"cast": (7, 0), "gemm of 1": (7, 1 + late), "gemm of 2": (13, 2), "sum": (7, 9)}
-        monkeypatch.setattr(dispatch, "profile", lambda starts=starts, **options: Trace(starts))
+    for late, pool in ((0, 13), (2, 5)):
+        starts = {"cast": (7, 0), "gemm of 1": (7, 1 + late), "gemm of 2": (pool, 2), "sum": (7, 9)}
+        competing = {f"elementwise_kernel<frac_kernel_cuda> {i}": (21, i) for i in range(late)}
+        monkeypatch.setattr(dispatch, "profile", lambda starts=starts | competing, **options: Trace(starts))
         found.append(dispatch.launched(lambda: None))
     assert found == [["cast", "gemm of 1", "sum", "gemm of 2"]] * 2
