@@ -34,12 +34,12 @@ goldens = "shipped"
 
 [[loss]]
 margin = 0.005
-seeds = [2]
+seeds = [3]
 min_loss_drop = 0.0
 bf16_margin = 0.0001
 why = "a few steps, in which a model learns nothing"
 """
-STEPS, SEEDS, RECIPE = 10, (0, 1), "te-current"
+STEPS, SEEDS, RECIPE = 10, (0, 1, 2), "te-current"
 Plant = Callable[[pytest.MonkeyPatch], object]
 
 
@@ -150,16 +150,16 @@ OF_MODEL = {
     "expert bias after the router's weight": ("gpt_oss", bias_after_weight),
     "gradient scaled": ("qwen3", method("qwen3.modeling_qwen3:Qwen3MLP", "forward",
         lambda real: lambda self, x: (lambda y: 0.98 * y + (0.02 * y).detach())(real(self, x)))),
-    "attention of the first layer made causal": ("modernbert", causal("create_bidirectional_mask")),
+    "attention of the local layers made causal": ("modernbert", causal("create_bidirectional_sliding_window_mask")),
     "loss on all tokens": ("modernbert", masks(lambda real: lambda ids, *at: (real(ids, *at)[0], ids))),
     "loss on the next token": ("modernbert", masks(lambda real: lambda ids, *at: (lambda x, y: (x, y.roll(-1, 1)))(*real(ids, *at)))),
-    "masks that differ": ("modernbert", masks(lambda real: lambda ids, stream, start: real(ids, stream + 1, start))),
+    "masks that differ": ("modernbert", masks(lambda real: lambda ids, stream, start: real(ids, stream + 5, start))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "plant"), OF_MODEL.values(), ids=OF_MODEL)
 def test_fault_of_the_model_is_blamed_on_the_framework(name, plant, judged):
-    found = judged(name, "bf16", (0,), plant)
+    found = judged(name, "bf16", SEEDS if plant is bias_after_weight else (0,), plant)  # that fault is a small one
     assert found.status == "drift" and "the framework" in found.message(), found.message()
 
 
