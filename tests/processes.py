@@ -33,6 +33,10 @@ INSTALLED = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plu
 """Of the installed plugins they have only pytest-xdist."""
 TIMEOUT = 300
 """Seconds."""
+NIGHTLY = pytest.mark.skipif(
+    not os.environ.get("FP8PARITY_NIGHTLY"), reason="takes minutes; FP8PARITY_NIGHTLY=1 runs it"
+)
+"""For a test whose subject has a shorter test, too."""
 
 
 @dataclass(frozen=True)

@@ -162,6 +162,15 @@ def test_judge_of_a_whole_run_names_unused_goldens(trajectory, tmp_path, capsys)
         assert capsys.readouterr().out.count("not needed by any record: golden of 1b on topics") == count
 
 
+def test_judge_says_that_the_shipped_goldens_count(trajectory, tmp_path, capsys):
+    record = measured(trajectory, 28.5)
+    write_json(tmp_path / "records" / name_of(record), record)
+    (tmp_path / "mine").mkdir()
+    for folder, count in ((GOLDEN, 0), (tmp_path / "mine", 1)):
+        main(["judge", str(tmp_path / "records"), "--golden-dir", str(folder)])
+        assert capsys.readouterr().out.count(f"goldens: those in {folder} and the shipped ones\n") == count
+
+
 def test_unreadable_input_is_one_line(tmp_path, capsys):
     assert main(["judge", str(tmp_path), "--golden-dir", str(GOLDEN)]) == Exit.UNDECIDED
     assert capsys.readouterr().err == (

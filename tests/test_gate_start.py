@@ -236,6 +236,16 @@ def test_settings_file_is_that_of_the_repository(tmp_path):
     assert gate_room.ini_file(inner) == tmp_path / "a" / "pyproject.toml"
 
 
+@pytest.mark.parametrize(("text", "named"), [(None, True), ("", False), ('[[extends]]\ngoldens = "shipped"\n', True)])
+def test_header_says_that_the_shipped_goldens_count(text, named, tmp_path):
+    project = projects.complete(tmp_path)
+    (project / "mine").mkdir()
+    if text is not None:
+        (project / "mine" / "policy.toml").write_text(text)
+    done = run("pytest", "suites/convergence", "--golden-dir", "mine", "--collect-only", cwd=project)
+    assert (", goldens in mine and the shipped ones" in done.stdout) == named, done.stdout
+
+
 @pytest.mark.parametrize("capability", [None, (9, 0), (10, 0)])
 def test_header_has_six_lines_of_80_characters(capability, monkeypatch):
     monkeypatch.setattr(registry, "package_skip_reason", lambda native: None)

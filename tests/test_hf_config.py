@@ -16,6 +16,7 @@ import pytest
 from fp8parity.workload import hf_config
 from fp8parity.workload.hf_config import CHECKED, read_config
 from fp8parity.workload.shapes import ModelShape
+from processes import NIGHTLY
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
@@ -147,6 +148,7 @@ PARTS = 4
 
 
 @pytest.mark.slow
+@NIGHTLY
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_causal_model_is_right_or_refused(part, tmp_path, capsys):
     checked = {kind: check(kind, tmp_path) for kind in TYPES[part::PARTS]}

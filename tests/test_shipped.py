@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import re
 import shutil
 import subprocess
@@ -19,7 +18,7 @@ from documents import blocks
 from fp8parity import gate, shipped
 from fp8parity.gate import entry
 from log_files import automodel
-from processes import ROOT, run, without_compiler
+from processes import NIGHTLY, ROOT, run, without_compiler
 
 ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")
 """An installed package has an entry point. Where the library is only on the path, the plugin is named."""
@@ -220,7 +219,7 @@ class TestEmptyFolder:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("FP8PARITY_NIGHTLY"), reason="15 minutes; FP8PARITY_NIGHTLY=1 runs it")
+@NIGHTLY
 @pytest.mark.parametrize("names", [("tutorial-model.md", "your-model.md"), ("tutorial-runs.md",), ("extend.md",)])
 def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tmp_path):
     """Files get the name that the page says last before them; what is said of one file twice follows in it."""

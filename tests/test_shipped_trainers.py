@@ -17,7 +17,7 @@ from fp8parity.trainers import lend, spec
 from fp8parity.workload import corpus
 from fp8parity.workload.models import build, cross_entropy
 from fp8parity.workload.presets import presets
-from processes import run
+from processes import NIGHTLY, run
 from projects import complete
 
 ROOT = Path(__file__).parents[1]
@@ -97,6 +97,7 @@ def test_committed_faults_inside_a_framework_are_named(place):
 
 
 @pytest.mark.slow
+@NIGHTLY
 def test_fault_inside_hugging_face_is_named(tmp_path):
     pytest.importorskip("accelerate", reason="Hugging Face's Trainer needs accelerate")
     shutil.copytree(HUGGING_FACE, tmp_path, dirs_exist_ok=True)
