@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from fp8parity.workload.schedule import LATER, SCHEDULES, Schedule, spec_hash
 
 PHASES = Schedule(2_000, rows=8, length=128, lr=1e-3, warmup=100, stable=1_100, after=300, least=0.1, tail=100)
 FLOOR, LOSS = 3.3, 3.4
+STORED = Path(gap_page.__file__).parents[1] / "docs" / "evidence" / "gap-law.csv"
 
 
 def cosine(s: Schedule, step: int) -> float:
@@ -141,11 +143,10 @@ def test_a_corpus_of_unknown_entropy_is_refused():
 
 
 def test_the_page_and_its_plot_are_what_the_kept_losses_give(tmp_path: Path):
-    stored = Path(gap_page.__file__).parents[1] / "docs" / "evidence" / "gap-law.csv"
     copy = tmp_path / "gap-law.csv"
-    copy.write_text(stored.read_text())
+    copy.write_text(STORED.read_text())
     gap_page.main(copy)
-    assert copy.with_suffix(".md").read_text() == stored.with_suffix(".md").read_text()
+    assert copy.with_suffix(".md").read_text() == STORED.with_suffix(".md").read_text()
     assert copy.with_suffix(".svg").read_text().startswith("<?xml")
 
 
@@ -178,3 +179,10 @@ def test_a_run_with_a_planted_fault_is_no_replica():
     sound += [run("te-block", seed, law(0.002, 0.5, seed)) for seed in range(3)]
     planted = [run("bf16", seed, law(0.01, 0.5, seed), "one in a thousand") for seed in range(3)]
     assert rows(sound + planted) == rows(sound)
+
+
+def test_intervals_of_the_prose_are_in_the_tables():
+    pages = [STORED.with_suffix(".md"), STORED.parents[1] / "gaps.md"]
+    tables = {n for page in pages for n in re.findall(r"\d+\.\d+ ± \d+\.\d+", page.read_text())}
+    prose = [" ± ".join(n) for n in re.findall(r"(\d+\.\d+)% ± (\d+\.\d+)%", gap_page.PAGE)]
+    assert prose and set(prose) <= tables
