@@ -2,7 +2,8 @@
 
     python benchmarks/held_out.py configs DIR               # a config.json of each architecture (needs transformers)
     python benchmarks/held_out.py predict DIR FILE.json     # for an H100, without one: commit FILE before the next step
-    python benchmarks/held_out.py time DIR RECORDS [SET]    # on an H100: the blocks that SET does not have
+    python benchmarks/held_out.py predict DIR FILE.json h200
+    python benchmarks/held_out.py time DIR RECORDS [SET]    # on such a GPU: the blocks that SET does not have
     python benchmarks/held_out.py table FILE.json RECORDS
 
 A block is layer 0 of the architecture's own class, with published sizes, in BF16 and in the recipe, as a CUDA graph.
@@ -69,7 +70,7 @@ def fp8parity(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, check=False)
 
 
-def predict(folder: Path, file: Path) -> None:
+def predict(folder: Path, file: Path, gpu: Path = Path("h100")) -> None:
     """Write the speed-up of each block with its 90% interval, or why there is none."""
     sets = [*sorted((GOLDEN / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
     found: dict[str, Any] = {}
@@ -77,7 +78,7 @@ def predict(folder: Path, file: Path) -> None:
         for recipe in RECIPES:
             with TemporaryDirectory() as made:
                 out = Path(made) / "rows.json"
-                asked = ("--block", "--gpu", "h100", "--recipe", recipe, "--json", out, "--records", *sets)
+                asked = ("--block", "--gpu", gpu, "--recipe", recipe, "--json", out, "--records", *sets)
                 done = fp8parity("predict", folder / name, *asked)
                 rows = json.loads(out.read_text())["predicted"] if out.exists() else []
             row = next((r for r in rows if r["recipe"] == recipe and r["execution"] == "native"), None)
