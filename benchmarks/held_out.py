@@ -70,21 +70,20 @@ def fp8parity(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, check=False)
 
 
-def predict(folder: Path, file: Path, gpu: Path = Path("h100")) -> None:
+def predict(folder: Path, file: Path, gpu: str | Path = "h100") -> None:
     """Write the speed-up of each block with its 90% interval, or why there is none."""
     sets = [*sorted((GOLDEN / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
     found: dict[str, Any] = {}
-    for name in CONFIGS:
-        for recipe in RECIPES:
-            with TemporaryDirectory() as made:
-                out = Path(made) / "rows.json"
-                asked = ("--block", "--gpu", gpu, "--recipe", recipe, "--json", out, "--records", *sets)
-                done = fp8parity("predict", folder / name, *asked)
-                rows = json.loads(out.read_text())["predicted"] if out.exists() else []
-            row = next((r for r in rows if r["recipe"] == recipe and r["execution"] == "native"), None)
-            keys = ("speed_up", "low", "high", "seconds")
-            refused = {"refused": done.stderr.strip().rpartition("\n")[2]}
-            found[f"{name} {recipe}"] = {k: row[k] for k in keys} if row else refused
+    for name, recipe in product(CONFIGS, RECIPES):
+        with TemporaryDirectory() as made:
+            out = Path(made) / "rows.json"
+            asked = ("--block", "--gpu", gpu, "--recipe", recipe, "--json", out, "--records", *sets)
+            done = fp8parity("predict", folder / name, *asked)
+            rows = json.loads(out.read_text())["predicted"] if out.exists() else []
+        row = next((r for r in rows if r["recipe"] == recipe and r["execution"] == "native"), None)
+        keys = ("speed_up", "low", "high", "seconds")
+        refused = {"refused": done.stderr.strip().rpartition("\n")[2]}
+        found[f"{name} {recipe}"] = {k: row[k] for k in keys} if row else refused
     file.write_text(json.dumps(found, indent=1) + "\n")
 
 

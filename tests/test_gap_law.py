@@ -183,6 +183,7 @@ def test_a_run_with_a_planted_fault_is_no_replica():
 
 def test_intervals_of_the_prose_are_in_the_tables():
     pages = [STORED.with_suffix(".md"), STORED.parents[1] / "gaps.md"]
-    tables = {n for page in pages for n in re.findall(r"\d+\.\d+ ± \d+\.\d+", page.read_text())}
-    prose = [" ± ".join(n) for n in re.findall(r"(\d+\.\d+)% ± (\d+\.\d+)%", gap_page.PAGE)]
-    assert prose and set(prose) <= tables
+    tables = {n for page in pages for n in re.findall(r"[+-]\d+\.\d+ ± \d+\.\d+", page.read_text())}
+    prose = [" ± ".join(n) for n in re.findall(r"([+-]?\d+\.\d+)% ± (\d+\.\d+)%", gap_page.PAGE)]
+    found = tables | {n[1:] for n in tables}  # a number without a sign may have either
+    assert prose and set(prose) <= found
