@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from torch import Tensor
 
 CPU = torch.device("cpu")
 CALLS = itertools.count()
+MIB = 2**20
 MEMORY = {"filled memory", "memory of NaN", "memory of large values"}
 
 
@@ -132,6 +135,48 @@ def test_memory_that_cannot_be_poisoned_is_an_error(monkeypatch):
         stress.poisoned("gemm", CPU, byte=stress.NAN),
     ):
         pass
+
+
+def test_holes_are_taken_in_requests_that_the_allocator_puts_there(monkeypatch):
+    def segment(size: int, *blocks: tuple[str, int], kind: str = "large", **other: Any) -> dict[str, Any]:
+        of = {"device": 0, "stream": 0, "segment_pool_id": (0, 0), "segment_type": kind, "total_size": size}
+        return of | {"blocks": [{"state": state, "size": of} for state, of in blocks]} | other
+
+    part = ("active_allocated", 4 * MIB), ("inactive", 16 * MIB)
+    snapshot = [
+        segment(20 * MIB, *part),
+        segment(2 * MIB, ("active_allocated", MIB // 2), ("inactive", 3 * MIB // 2), kind="small"),
+        *(segment(20 * MIB, *part, **one) for one in ({"device": 1}, {"stream": 7}, {"segment_pool_id": (0, 1)})),
+    ]
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
+    assert stress._holes(torch.device("cuda:0")) == [16 * MIB, MIB, MIB // 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its allocator is not there")
+@pytest.mark.parametrize("size", [4096, 3 * MIB // 2, 4 * MIB, 30 * MIB])
+def test_free_memory_between_tensors_is_filled(size):
+    held = [torch.zeros(size, dtype=torch.uint8, device="cuda:0") for _ in range(32)]
+    del held[1::2]
+    with stress.poisoned("gemm", torch.device("cuda:0"), byte=stress.LARGE):
+        free = [torch.empty(size, dtype=torch.uint8, device="cuda:0") for _ in held]
+        assert all(bool((one == stress.LARGE).all()) for one in free)
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "equal"),
+    [
+        ("bf16 attention sqnr @ flash, head 192", 0.009, True),
+        ("bf16 attention sqnr @ efficient, head 192", 0.011, False),
+        ("bf16 attention sqnr @ efficient, head 192", math.nan, False),
+        ("bf16 attention sqnr @ cudnn, head 192", 1e-12, False),
+        ("fp8 attention sqnr @ head 128", 1e-12, False),
+    ],
+)
+def test_only_sums_without_an_order_may_move(place, change, equal):
+    metric, where = place.split(" @ ")
+    a, b = ((numbers_of(metric, {where: value}), []) for value in (50.0, 50.0 + change))
+    assert (stress._changes(a, a), bool(stress._changes(a, b))) == ([], not equal)
 
 
 def test_a_competing_process_that_does_not_start_is_an_error(monkeypatch):
