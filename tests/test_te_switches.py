@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fp8parity import recipes
 from fp8parity.checks import twins
 from narrowed import some
 from sessions import cell, verdict
@@ -265,3 +267,13 @@ def test_option_that_the_package_lacks_is_skipped_by_name(package, session, eage
     assert {m.where for m in record.values} == {*PASSING, "recomputed, not reentrant"}
     lacking = {n.partition(" has no ")[2] for n in record.notes if n.startswith("skipped")}
     assert {"save_original_input", "delay_wgrad_compute", "ops", "parallel_cross_entropy"} <= lacking
+
+
+@pytest.mark.parametrize(("recipe", "runs"), [("te-current", True), ("te-block", False)])
+def test_grouped_mlp_is_skipped_where_its_gemms_raise(recipe, runs, package, monkeypatch):
+    monkeypatch.setattr(package, "ops", PACKAGE["ops"], raising=False)
+    experts = nn.Sequential(nn.Identity())
+    experts[0].num_gemms = 4
+    te_switches = importlib.import_module("fp8parity.recipes.adapters.te_switches")
+    why = te_switches._not_grouped(SimpleNamespace(model=experts, recipe=recipes.get(recipe)))
+    assert (why is None) is runs and (runs or "split accumulator" in why)
