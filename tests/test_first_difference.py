@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from fp8parity.checks import CHECKS, Check, Result, RunSpec, first_difference, stress
+from fp8parity.checks import CHECKS, Check, Result, RunSpec, first_difference, stress, stresses
 from fp8parity.checks.protocol import numbers_of
 from sessions import cell
 from test_parity_stress import unwritten
@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 CPU = torch.device("cpu")
-LARGE = partial(stress.poisoned, byte=stress.LARGE)
+LARGE = partial(stresses.poisoned, byte=stresses.LARGE)
 SEEN = re.compile(r"first difference: (an input|the output) of (\S+) in (.*?) \((\w+)\)")
 
 
@@ -107,7 +107,7 @@ def measure(block: Callable[[], Block], spec: RunSpec) -> Result:
 
 def found(session, monkeypatch, plant, name="k", phase="forward") -> list[str]:
     """The notes of the check under one stress."""
-    monkeypatch.setattr(stress, "STRESSES", {"memory of large values": (LARGE, stress.quiet)})
+    monkeypatch.setattr(stress, "STRESSES", {"memory of large values": (LARGE, stresses.quiet)})
     monkeypatch.setitem(CHECKS, "gemm", Check("gemm", partial(measure, partial(Block, plant, name, phase))))
     return session.measure("gemm", cell("te-current"), stress=True).notes
 
@@ -136,7 +136,7 @@ def test_harmless_memory_is_no_difference(session, monkeypatch):
     assert found(session, monkeypatch, torch.clone) == []
     check = Check("gemm", partial(measure, partial(Block, torch.clone, "k", "forward")))
     quiet, large = (
-        partial(stress._values, spec=session.subject("te-current"), stress=s) for s in (stress.quiet, LARGE)
+        partial(stress._values, spec=session.subject("te-current"), stress=s) for s in (stresses.quiet, LARGE)
     )
     assert first_difference.first_difference(check, quiet, large, CPU) == first_difference.NOT_AGAIN
 
@@ -177,14 +177,14 @@ def profiles_itself(spec: RunSpec) -> Result:
 )
 def test_kernels_are_those_between_two_marks(first, kernels, session, monkeypatch):
     monkeypatch.setattr(first_difference, "launched", on_cpu)
-    run = partial(stress._values, spec=session.subject("te-current"), stress=stress.quiet)
+    run = partial(stress._values, spec=session.subject("te-current"), stress=stresses.quiet)
     text = first_difference._kernels(Check("gemm", four), run, first, CPU)
     assert {name for name in ("fill_", "copy_", "sin") if name in text} == kernels
 
 
 def test_kernels_of_a_check_that_profiles_are_not_named(session, monkeypatch):
     monkeypatch.setattr(first_difference, "launched", on_cpu)
-    run = partial(stress._values, spec=session.subject("te-current"), stress=stress.quiet)
+    run = partial(stress._values, spec=session.subject("te-current"), stress=stresses.quiet)
     text = first_difference._kernels(Check("gemm", profiles_itself), run, 0, CPU)
     assert text == "; its kernels could not be named: they are not in the profile"
     assert "aten::sin" in on_cpu(partial(four, session.subject("te-current")))

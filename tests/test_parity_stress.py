@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from fp8parity.checks import CHECKS, Check, Result, RunSpec, stress
+from fp8parity.checks import CHECKS, Check, Result, RunSpec, stress, stresses
 from fp8parity.checks.protocol import linear_pass, numbers_of
 from fp8parity.numerics import emulation
 from sessions import cell, shorten, verdict
@@ -92,7 +92,7 @@ def test_planted_fault_is_red_under_its_stress(name, session, eager, monkeypatch
     plant, seen = PLANTS[name]
     monkeypatch.setitem(QUIET, "threads", threading.active_count())
     monkeypatch.setitem(QUIET, "children", children())
-    monkeypatch.setattr(stress, "PROCESS", IDLE)
+    monkeypatch.setattr(stresses, "PROCESS", IDLE)
     real = emulation.gemm
     monkeypatch.setattr(emulation, "gemm", lambda *args: plant(real(*args)))
     monkeypatch.setitem(CHECKS, "gemm", Check("gemm", one_linear))
@@ -105,7 +105,8 @@ def test_planted_fault_is_red_under_its_stress(name, session, eager, monkeypatch
     assert not seen or (judged.status == "fail" and judged.message().startswith("te-current-tiny-emulated: gemm fail"))
     assert all(f"{one}: " in " ".join(record.notes) for one in seen)
     named = f"; first difference: {FIRST.get(name)} in Sequential.linear (forward)"
-    assert [n for n in record.notes if named not in n] == []
+    traced = [n for n in record.notes if stresses.REPEAT not in seen or n.startswith(stresses.REPEAT)]
+    assert [n for n in traced if named not in n] == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_sound_recipe_keeps_its_numbers(check, recipe, session, eager, monkeypat
 
 @pytest.mark.parametrize(("check", "vendor"), [("gemm", True), ("attention", False)])
 def test_memory_is_filled_without_the_mode_that_a_vendor_refuses(check, vendor):
-    with stress.deterministic(check, CPU, fill=True):
+    with stresses.deterministic(check, CPU, fill=True):
         assert torch.empty(8).isnan().all()
         assert torch.are_deterministic_algorithms_enabled() is vendor
     assert not torch.are_deterministic_algorithms_enabled()
@@ -129,10 +130,10 @@ def test_memory_is_filled_without_the_mode_that_a_vendor_refuses(check, vendor):
 
 
 def test_memory_that_cannot_be_poisoned_is_an_error(monkeypatch):
-    monkeypatch.setattr(stress.ctypes, "CDLL", lambda _: None)
+    monkeypatch.setattr(stresses.ctypes, "CDLL", lambda _: None)
     with (
         pytest.raises(ValueError, match="the free memory of cpu could not be filled"),
-        stress.poisoned("gemm", CPU, byte=stress.NAN),
+        stresses.poisoned("gemm", CPU, byte=stresses.NAN),
     ):
         pass
 
@@ -150,17 +151,7 @@ def test_holes_are_taken_in_requests_that_the_allocator_puts_there(monkeypatch):
     ]
     monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: snapshot)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=0))
-    assert stress._holes(torch.device("cuda:0")) == [16 * MIB, MIB, MIB // 2]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its allocator is not there")
-@pytest.mark.parametrize("size", [4096, 3 * MIB // 2, 4 * MIB, 30 * MIB])
-def test_free_memory_between_tensors_is_filled(size):
-    held = [torch.zeros(size, dtype=torch.uint8, device="cuda:0") for _ in range(32)]
-    del held[1::2]
-    with stress.poisoned("gemm", torch.device("cuda:0"), byte=stress.LARGE):
-        free = [torch.empty(size, dtype=torch.uint8, device="cuda:0") for _ in held]
-        assert all(bool((one == stress.LARGE).all()) for one in free)
+    assert stresses._holes(torch.device("cuda:0")) == [16 * MIB, MIB, MIB // 2]
 
 
 @pytest.mark.parametrize(
@@ -175,13 +166,13 @@ def test_free_memory_between_tensors_is_filled(size):
 )
 def test_only_sums_without_an_order_may_move(place, change, equal):
     metric, where = place.split(" @ ")
-    a, b = ((numbers_of(metric, {where: value}), []) for value in (50.0, 50.0 + change))
-    assert (stress._changes(a, a), bool(stress._changes(a, b))) == ([], not equal)
+    a, b = (numbers_of(metric, {where: value}) for value in (50.0, 50.0 + change))
+    assert (stress._changes((a, []), (a, [])), bool(stress._changes((a, []), (b, [])))) == ([], not equal)
 
 
 def test_a_competing_process_that_does_not_start_is_an_error(monkeypatch):
-    monkeypatch.setattr(stress, "PROCESS", "raise SystemExit")
-    with pytest.raises(ValueError, match="ended before"), stress.other_process("gemm", CPU):
+    monkeypatch.setattr(stresses, "PROCESS", "raise SystemExit")
+    with pytest.raises(ValueError, match="ended before"), stresses.other_process("gemm", CPU):
         pass
 
 
@@ -197,7 +188,7 @@ def test_other_work_pauses_while_a_graph_is_captured(fails, monkeypatch):
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_end", lambda graph: events.append("end"))
     graph: Any = object()  # torch for a CPU has the class, and no object of it
-    with stress.competing("modes", CPU):
+    with stresses.competing("modes", CPU):
         try:
             torch.cuda.CUDAGraph.capture_begin(graph)
         except RuntimeError:
