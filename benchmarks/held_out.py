@@ -2,9 +2,9 @@
 
     python benchmarks/held_out.py configs DIR               # a config.json of each architecture (needs transformers)
     python benchmarks/held_out.py predict DIR FILE.json     # for an H100, without one: commit FILE before the next step
-    python benchmarks/held_out.py predict DIR FILE.json h200
+    python benchmarks/held_out.py predict DIR FILE.json h200 layer      # with what its eager operations move
     python benchmarks/held_out.py time DIR RECORDS [SET]    # on such a GPU: the blocks that SET does not have
-    python benchmarks/held_out.py table FILE.json RECORDS
+    python benchmarks/held_out.py table RECORDS FILE.json...
 
 A block is layer 0 of the architecture's own class, with published sizes, in BF16 and in the recipe, as a CUDA graph.
 """
@@ -28,8 +28,6 @@ from gap_tables import markdown
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 RECIPES = ("te-current", "te-block")
-TOKENS = 4096
-"""Tokens of a block."""
 
 
 def _sizes(hidden: int, heads: int, kv: int, head_dim: int, mlp: int, layers: int, **more: Any) -> dict[str, Any]:
@@ -54,6 +52,12 @@ CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
         "qwen3_moe",
         _sizes(2048, 32, 4, 128, 6144, 48, moe_intermediate_size=768, num_experts=128, num_experts_per_tok=8),
     ),
+    "glm-4-9b": ("glm4", _sizes(4096, 32, 2, 128, 13696, 40, pad_token_id=0)),
+    "granite-3-8b": ("granite", _sizes(4096, 32, 8, 128, 12800, 40)),
+    "llama-3.1-8b": ("llama", _sizes(4096, 32, 8, 128, 14336, 32)),
+    "phi-3-medium": ("phi3", _sizes(5120, 40, 10, 128, 17920, 40, pad_token_id=0)),
+    "smollm3-3b": ("smollm3", _sizes(2048, 16, 4, 128, 11008, 36, pad_token_id=0)),
+    "starcoder2-15b": ("starcoder2", _sizes(6144, 48, 4, 128, 24576, 40)),
 }
 """Model types of transformers and the sizes of a published model; the vocabulary is not part of a block."""
 
@@ -70,14 +74,18 @@ def fp8parity(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, text=True, capture_output=True, check=False)
 
 
-def predict(folder: Path, file: Path, gpu: str | Path = "h100") -> None:
-    """Write the speed-up of each block with its 90% interval, or why there is none."""
+def predict(folder: Path, file: Path, gpu: str | Path = "h100", how: str | Path = "block") -> None:
+    """Write the speed-up of each block with its 90% interval, or why there is none.
+
+    ``how``: as "block" of this project's class, or as the "layer" of its own.
+    """
     sets = [*sorted((GOLDEN / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
     found: dict[str, Any] = {}
     for name, recipe in product(CONFIGS, RECIPES):
         with TemporaryDirectory() as made:
             out = Path(made) / "rows.json"
-            asked = ("--block", "--gpu", gpu, "--recipe", recipe, "--json", out, "--records", *sets)
+            form = ("--layer", 0) if str(how) == "layer" else ("--block",)
+            asked = (*form, "--gpu", gpu, "--recipe", recipe, "--json", out, "--records", *sets)
             done = fp8parity("predict", folder / name, *asked)
             rows = json.loads(out.read_text())["predicted"] if out.exists() else []
         row = next((r for r in rows if r["recipe"] == recipe and r["execution"] == "native"), None)
@@ -101,26 +109,33 @@ def time(folder: Path, records: Path, *timed: Path) -> None:
             print(f"{name} {recipe}: {(said.stdout + said.stderr).strip()[-400:]}", flush=True)
 
 
-def table(file: Path, records: Path) -> None:
-    timed = timings(records)
-    rows, errors, held = [], [], 0
+def errors(file: Path, records: Path) -> dict[str, tuple[float, bool]]:
+    """Return by block the relative error of its predicted speed-up, and whether the interval holds the measured one."""
+    timed, found = timings(records), {}
     for key, told in json.loads(file.read_text()).items():
-        predicted, record = told.get("speed_up"), timed.get(key)
-        said = f"{predicted:.3f}x [{told['low']:.3f}, {told['high']:.3f}]" if predicted else "refused"
-        found = ["-"] * 4
-        if predicted and record:
-            measured = speed.measured(record)
-            bf16, own = (TOKENS / rate for rate in (measured.bf16_tokens_per_second, measured.tokens_per_second))
-            errors.append(predicted / measured.ratio - 1)
-            held += told["low"] <= measured.ratio <= told["high"]
-            apart = (errors[-1], told["seconds"] * predicted / bf16 - 1, told["seconds"] / own - 1)
-            found = [f"{measured.ratio:.3f}x", *(f"{error:+.1%}" for error in apart)]
-        rows.append([key, said, *found])
-    heads = ["block and recipe", "predicted [90%]", "measured", "error", "of BF16's time", "of the recipe's time"]
-    print("\n".join(markdown(heads, rows)))
-    if errors:
-        mean, worst = fmean(map(abs, errors)), max(map(abs, errors))
-        print(f"\n{len(errors)} blocks: mean error {mean:.1%}, largest {worst:.1%}; the interval holds {held} of them.")
+        if "speed_up" in told and key in timed:
+            ratio = speed.measured(timed[key]).ratio
+            found[key] = told["speed_up"] / ratio - 1, told["low"] <= ratio <= told["high"]
+    return found
+
+
+def table(records: Path, *files: Path) -> None:
+    """Print the measured speed-ups, and of each file of predictions its errors."""
+    timed, told = timings(records), [json.loads(file.read_text()) for file in files]
+    off, rows = [errors(file, records) for file in files], []
+    for key in (key for key in told[-1] if key in timed):
+        row = [key, f"{speed.measured(timed[key]).ratio:.3f}x"]
+        for predicted, wrong in zip(told, off, strict=True):
+            p = predicted.get(key, {})
+            row += [f"{p['speed_up']:.3f}x [{p['low']:.3f}, {p['high']:.3f}]" if "speed_up" in p else "refused"]
+            row += [f"{wrong[key][0]:+.1%}" if key in wrong else "-"]
+        rows.append(row)
+    print("\n".join(markdown(["block and recipe", "measured", *["predicted [90%]", "error"] * len(files)], rows)))
+    for file, wrong in zip(files, off, strict=True):
+        sizes = [abs(error) for error, _ in wrong.values()]
+        held = sum(inside for _, inside in wrong.values())
+        mean = f"mean error {fmean(sizes):.1%}, largest {max(sizes):.1%}"
+        print(f"\n{file.name}: {len(sizes)} blocks: {mean}; the interval holds {held} of them.")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def test_a_config_is_predicted(config, measurements, capsys):
     assert low < ratio < high and ratio == pytest.approx(true, rel=0.05)
     assert "the spread of 3 measured cells of 3 other models" in text
     assert "roofline" in text
-    assert "blocks of transformers gain less" in text
+    assert "--layer 0 predicts one" in text
     assert "transformers" not in out(capsys, "1b", *AT, str(measurements))
 
 

@@ -1,0 +1,132 @@
+"""What a layer of a Hugging Face model moves outside of GEMMs and attention, and its predicted time, beside measured layers."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import held_out
+import made_up_gpu as gpu
+import pytest
+from fp8parity import cli
+from fp8parity.judging import speed
+from fp8parity.prediction.calibration import OWN_LAYERS
+from fp8parity.prediction.step import casts_alone, quantized_shares, step_time
+from fp8parity.recipes import registry
+from fp8parity.records.cell import Execution
+from fp8parity.workload import shapes
+from processes import ROOT
+from test_hf_layer import config as config
+from test_hf_layer import layer
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from dataclasses import replace  # noqa: E402
+
+from fp8parity.workload import hf_traffic  # noqa: E402 - with transformers only
+
+N = 1024
+
+
+@pytest.mark.parametrize(
+    ("work", "eager_bytes"),
+    [
+        (lambda x: x.float(), [2 * N + 4 * N]),
+        (lambda x: x * x, [3 * 2 * N]),
+        (lambda x: x + x.new_empty(1).expand(N), [2 * N + 2 + 2 * N]),
+        (lambda x: x.view(32, 32).T, []),
+        (lambda x: x.view(32, 32) @ x.view(32, 32), []),
+        (lambda x: x.sum(), [2 * N + 2]),
+    ],
+    ids=["cast", "product", "an expanded input", "views", "GEMM", "sum"],
+)
+def test_bytes_of_an_operation_are_those_of_its_tensors(work, eager_bytes):
+    x = torch.empty(N, dtype=torch.bfloat16, device="meta")
+    with hf_traffic._Counter() as counter:
+        work(x)
+    assert counter.eager_bytes == eager_bytes
+
+
+@pytest.mark.parametrize(("text", "masked"), [("qwen3@0", False), ("gemma3_text@0", True), ("qwen3_moe@0", False)])
+def test_traffic_grows_with_the_tokens(text, masked, config):
+    short, long = (hf_traffic.traffic(layer(config, text, sequence=n)) for n in (256, 512))
+    assert short.masked is long.masked is masked
+    assert len(short.eager_bytes) == len(long.eager_bytes) and 1.8 < sum(long.eager_bytes) / sum(short.eager_bytes) <= 2
+
+
+def test_activation_of_many_operations_moves_more(config, monkeypatch):
+    before = sum(hf_traffic.traffic(layer(config, "qwen3@0")).eager_bytes)
+    real = torch.nn.functional.silu
+    monkeypatch.setattr(torch.nn.functional, "silu", lambda x, inplace=False: real(x.float() * 1).to(x.dtype))
+    assert sum(hf_traffic.traffic(layer(config, "qwen3@0")).eager_bytes) > 1.1 * before
+
+
+def test_an_eager_layer_takes_a_copy_of_its_bytes_and_unfused_casts():
+    found = gpu.made()
+    large, small = 10**9, 1
+    work, recipe = replace(shapes.get("llama3-8b"), eager_bytes=(large, small)), registry.get("te-current")
+    parts = step_time(found, work, recipe, Execution.NATIVE, block=True).parts
+    assert parts["norms and activation"] == pytest.approx(large / found.bandwidth + found.launch)
+    shares = quantized_shares(work, recipe, 1)
+    assert parts["casts"] == pytest.approx(casts_alone(found, work, recipe, shares, joined=False))
+
+
+def of_layers(name: str) -> dict[str, float]:
+    """The logarithmic errors of layers without experts, and their architectures."""
+    file, records = ROOT / f"benchmarks/held_out_layers{name}.json", f"{name.strip('_') or 'h100'}-held-out.zip"
+    timed = held_out.timings(ROOT / "golden/records" / records)
+    rows = {k: v for k, v in json.loads(file.read_text()).items() if "speed_up" in v and k in timed}
+    dense = {
+        k: v
+        for k, v in rows.items()
+        if not held_out.CONFIGS[k.partition(" ")[0]][1].keys() & {"num_experts", "num_local_experts"}
+    }
+    return {f"{name} {k}": math.log(speed.measured(timed[k]).ratio / v["speed_up"]) for k, v in dense.items()}
+
+
+def test_interval_is_that_of_measured_layers():
+    errors = of_layers("") | of_layers("_h200")
+    rms = math.sqrt(sum(e**2 for e in errors.values()) / len(errors))
+    assert (OWN_LAYERS.n, OWN_LAYERS.models) == (len(errors), len({key.split()[-2] for key in errors}))
+    assert OWN_LAYERS.sd == pytest.approx(rms, abs=5e-4)
+    assert sum(abs(e) <= OWN_LAYERS.half for e in errors.values()) / len(errors) == pytest.approx(0.9, abs=0.05)
+
+
+@pytest.fixture
+def predicted(config, tmp_path, capsys) -> Callable[..., tuple[int, str, str]]:
+    def run(kind: str, *more: str) -> tuple[int, str, str]:
+        words = [
+            "predict",
+            str(config(kind)),
+            "--gpu",
+            "h100",
+            "--layer",
+            "0",
+            "--json",
+            str(tmp_path / "out.json"),
+            *more,
+        ]
+        code = cli.main(words)
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+def test_layer_of_its_own_class_is_predicted(predicted, tmp_path):
+    code, out, err = predicted("gemma3_text")
+    assert code == 0, err
+    first, second, *_ = out.splitlines()
+    assert "a mask" in first and "layer 0, eager" in second and "31 measured layers of 8 architectures" in out
+    found = json.loads(Path(tmp_path / "out.json").read_text())
+    assert any("a mask" in text for text in found["left_out"])
+    assert {row["recipe"] for row in found["predicted"]} == {"te-block", "te-current", "te-delayed"}
+    assert {row["execution"] for row in found["predicted"]} == {"native"}
+
+
+def test_layers_that_a_recipe_compiles_are_refused(predicted):
+    code, _, err = predicted("qwen3", "--recipe", "ao-tensorwise")
+    assert code == 2 and "ao-tensorwise: its layers are compiled" in err
