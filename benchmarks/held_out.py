@@ -115,19 +115,25 @@ def errors(file: Path, records: Path) -> dict[str, tuple[float, bool]]:
     for key, told in json.loads(file.read_text()).items():
         if "speed_up" in told and key in timed:
             ratio = speed.measured(timed[key]).ratio
-            found[key] = told["speed_up"] / ratio - 1, told["low"] <= ratio <= told["high"]
+            inside = told["low"] is not None and told["low"] <= ratio <= told["high"]
+            found[key] = told["speed_up"] / ratio - 1, inside
     return found
 
 
+def _interval(told: Mapping[str, float | None]) -> str:
+    low, high = told["low"], told["high"]
+    return f"{told['speed_up']:.3f}x {'unknown' if low is None else f'[{low:.3f}, {high:.3f}]'}"
+
+
 def table(records: Path, *files: Path) -> None:
-    """Print the measured speed-ups, and of each file of predictions its errors."""
+    """Print the measured speed-ups, and of each file of predictions its errors: at least one block was timed."""
     timed, told = timings(records), [json.loads(file.read_text()) for file in files]
     off, rows = [errors(file, records) for file in files], []
     for key in (key for key in told[-1] if key in timed):
         row = [key, f"{speed.measured(timed[key]).ratio:.3f}x"]
         for predicted, wrong in zip(told, off, strict=True):
             p = predicted.get(key, {})
-            row += [f"{p['speed_up']:.3f}x [{p['low']:.3f}, {p['high']:.3f}]" if "speed_up" in p else "refused"]
+            row += [_interval(p) if "speed_up" in p else "refused" if p else "-"]
             row += [f"{wrong[key][0]:+.1%}" if key in wrong else "-"]
         rows.append(row)
     print("\n".join(markdown(["block and recipe", "measured", *["predicted [90%]", "error"] * len(files)], rows)))

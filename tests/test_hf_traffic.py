@@ -40,8 +40,11 @@ N = 1024
         (lambda x: x.view(32, 32).T, []),
         (lambda x: x.view(32, 32) @ x.view(32, 32), []),
         (lambda x: x.sum(), [2 * N + 2]),
+        (lambda x: x.zero_(), [2 * N]),
+        (lambda x: x.add_(1), [2 * 2 * N]),
+        (lambda x: hf_traffic._dropout(x, 0.1), [2 * N + 2 * N + N]),
     ],
-    ids=["cast", "product", "an expanded input", "views", "GEMM", "sum"],
+    ids=["cast", "product", "an expanded input", "views", "GEMM", "sum", "written only", "in place", "dropout"],
 )
 def test_bytes_of_an_operation_are_those_of_its_tensors(work, eager_bytes):
     x = torch.empty(N, dtype=torch.bfloat16, device="meta")
@@ -55,6 +58,18 @@ def test_traffic_grows_with_the_tokens(text, masked, config):
     short, long = (hf_traffic.traffic(layer(config, text, sequence=n)) for n in (256, 512))
     assert short.masked is long.masked is masked
     assert len(short.eager_bytes) == len(long.eager_bytes) and 1.8 < sum(long.eager_bytes) / sum(short.eager_bytes) <= 2
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "gpt_oss"])
+def test_layer_with_another_attention_is_refused(kind, config):
+    with pytest.raises(ValueError, match=r"layer 0 \(\w+\) does not use torch's attention"):
+        hf_traffic.traffic(layer(config, f"{kind}@0"))
+
+
+def test_layer_that_the_meta_device_cannot_run_is_refused(config, monkeypatch):
+    monkeypatch.setattr(torch.nn.functional, "silu", lambda x, inplace=False: x * x.sum().item())
+    with pytest.raises(ValueError, match="cannot be run on the meta device: .*item"):
+        hf_traffic.traffic(layer(config, "qwen3@0"))
 
 
 def test_activation_of_many_operations_moves_more(config, monkeypatch):
@@ -125,8 +140,22 @@ def test_layer_of_its_own_class_is_predicted(predicted, tmp_path):
     assert any("a mask" in text for text in found["left_out"])
     assert {row["recipe"] for row in found["predicted"]} == {"te-block", "te-current", "te-delayed"}
     assert {row["execution"] for row in found["predicted"]} == {"native"}
+    assert "No measured layer of another model tests te-delayed native here" in out
 
 
-def test_layers_that_a_recipe_compiles_are_refused(predicted):
-    code, _, err = predicted("qwen3", "--recipe", "ao-tensorwise")
-    assert code == 2 and "ao-tensorwise: its layers are compiled" in err
+@pytest.mark.parametrize("asked", ["ao-tensorwise", "ao-*"])
+def test_layers_that_a_recipe_compiles_are_refused(asked, predicted):
+    code, _, err = predicted("qwen3", "--recipe", asked)
+    assert code == 2 and "ao-tensorwise" in err and "compiled, and --layer predicts eager layers" in err
+
+
+def test_a_preset_has_no_layer(capsys):
+    assert cli.main(["predict", "llama3-8b", "--gpu", "h100", "--layer", "0"]) == 2
+    assert "--layer is for a config.json" in capsys.readouterr().err
+
+
+def test_layer_far_from_what_was_timed_has_no_interval(predicted, tmp_path):
+    code, out, err = predicted("qwen3", "--sequence", "32768", "--recipe", "te-current")
+    [row] = json.loads(Path(tmp_path / "out.json").read_text())["predicted"]
+    assert (code, row["extrapolated"], row["low"], row["high"]) == (0, True, None, None), err
+    assert "unknown" in out

@@ -16,9 +16,9 @@ from torch import Tensor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: its memory and streams are not there")
 GPU = torch.device("cuda:0")
-MIB, LONG, CYCLES = 2**20, 2**26, 1.8e9
-"""Bytes, numbers whose addition takes a while, and cycles of a Hopper GPU in a second."""
-MEMORY = {"memory of NaN", "memory of large values"}
+MIB, SHORT, CYCLES = 2**20, 2**22, 1.8e9
+"""Bytes, numbers whose addition is short, and cycles of a Hopper GPU in a second."""
+MEMORY = {"filled memory", "memory of NaN", "memory of large values"}
 
 
 def unwritten() -> Tensor:
@@ -47,25 +47,31 @@ def vendor(x: Tensor) -> Tensor:
     return y.exp()
 
 
+def additions(x: Tensor) -> None:
+    """Many short kernels: each waits for the kernel of another stream that is running."""
+    for _ in range(32):
+        x.add_(1)
+
+
 def race(x: Tensor, seconds: float) -> Tensor:
     """Read what another stream writes, after half as long again as that takes on a GPU that does nothing else."""
-    written = torch.zeros(LONG, device=GPU)
+    written = torch.zeros(SHORT, device=GPU)
     torch.cuda.synchronize()
     with torch.cuda.stream(torch.cuda.Stream()):
-        written.add_(1)
+        additions(written)
     torch.cuda._sleep(int(1.5 * seconds * CYCLES))
     y = x + written[-256:].view(16, 16)
     torch.cuda.synchronize()
     return y
 
 
-def of_addition() -> float:
-    """The seconds of an addition of ``LONG`` numbers, the second time."""
-    x = torch.zeros(LONG, device=GPU)
+def of_additions() -> float:
+    """The seconds of ``additions``, the second time."""
+    x = torch.zeros(SHORT, device=GPU)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for _ in range(2):
         begin.record()
-        x.add_(1)
+        additions(x)
         end.record()
         torch.cuda.synchronize()
     return begin.elapsed_time(end) / 1000
@@ -106,7 +112,7 @@ def test_read_of_unwritten_memory_is_red_and_named(plant, named, session):
 
 
 def test_race_between_streams_is_red_beside_a_competing_one(session):
-    red, _ = stressed(session, partial(race, seconds=of_addition()))
+    red, _ = stressed(session, partial(race, seconds=of_additions()))
     assert "a competing stream" in red and stresses.REPEAT not in red
 
 
