@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -109,15 +110,32 @@ def time(folder: Path, records: Path, *timed: Path) -> None:
             print(f"{name} {recipe}: {(said.stdout + said.stderr).strip()[-400:]}", flush=True)
 
 
-def errors(file: Path, records: Path) -> dict[str, tuple[float, bool]]:
-    """Return by block the relative error of its predicted speed-up, and whether the interval holds the measured one."""
-    timed, found = timings(records), {}
+@dataclass(frozen=True)
+class Error:
+    """The relative errors of a predicted speed-up and of BF16's time.
+
+    ``inside``: the interval holds the measured speed-up.
+    """
+
+    speed_up: float
+    bf16: float
+    inside: bool
+
+
+def errors(file: Path, timed: Mapping[str, Throughput]) -> dict[str, Error]:
+    """Return by block and recipe the errors of what was predicted and timed."""
+    found = {}
     for key, told in json.loads(file.read_text()).items():
         if "speed_up" in told and key in timed:
-            ratio = speed.measured(timed[key]).ratio
-            inside = told["low"] is not None and told["low"] <= ratio <= told["high"]
-            found[key] = told["speed_up"] / ratio - 1, inside
+            measured = speed.measured(timed[key])
+            inside = told["low"] is not None and told["low"] <= measured.ratio <= told["high"]
+            bf16 = told["seconds"] * told["speed_up"] * measured.bf16_tokens_per_second / timed[key].tokens
+            found[key] = Error(told["speed_up"] / measured.ratio - 1, bf16 - 1, inside)
     return found
+
+
+def has_experts(key: str) -> bool:
+    return any("experts" in name for name in CONFIGS[key.partition(" ")[0]][1])
 
 
 def _interval(told: Mapping[str, float | None]) -> str:
@@ -125,23 +143,28 @@ def _interval(told: Mapping[str, float | None]) -> str:
     return f"{told['speed_up']:.3f}x {'unknown' if low is None else f'[{low:.3f}, {high:.3f}]'}"
 
 
+def _summary(of: Sequence[Error]) -> str:
+    off, bf16 = [abs(e.speed_up) for e in of], [e.bf16 for e in of]
+    mean = f"{len(of)} blocks: mean error {fmean(off):.1%}, largest {max(off):.1%}"
+    held = f"the interval holds {sum(e.inside for e in of)} of them"
+    return f"{mean}; {held}; BF16's time is off by {min(bf16):+.1%} to {max(bf16):+.1%}"
+
+
 def table(records: Path, *files: Path) -> None:
     """Print the measured speed-ups, and of each file of predictions its errors: at least one block was timed."""
     timed, told = timings(records), [json.loads(file.read_text()) for file in files]
-    off, rows = [errors(file, records) for file in files], []
+    off, rows = [errors(file, timed) for file in files], []
     for key in (key for key in told[-1] if key in timed):
         row = [key, f"{speed.measured(timed[key]).ratio:.3f}x"]
         for predicted, wrong in zip(told, off, strict=True):
             p = predicted.get(key, {})
             row += [_interval(p) if "speed_up" in p else "refused" if p else "-"]
-            row += [f"{wrong[key][0]:+.1%}" if key in wrong else "-"]
+            row += [f"{wrong[key].speed_up:+.1%}" if key in wrong else "-"]
         rows.append(row)
     print("\n".join(markdown(["block and recipe", "measured", *["predicted [90%]", "error"] * len(files)], rows)))
     for file, wrong in zip(files, off, strict=True):
-        sizes = [abs(error) for error, _ in wrong.values()]
-        held = sum(inside for _, inside in wrong.values())
-        mean = f"mean error {fmean(sizes):.1%}, largest {max(sizes):.1%}"
-        print(f"\n{file.name}: {len(sizes)} blocks: {mean}; the interval holds {held} of them.")
+        print(f"\n{file.name}: {_summary([*wrong.values()])}.")
+        print(f"Without experts: {_summary([e for key, e in wrong.items() if not has_experts(key)])}.")
 
 
 if __name__ == "__main__":

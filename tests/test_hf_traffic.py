@@ -1,17 +1,17 @@
-"""What a layer of a Hugging Face model moves outside of GEMMs and attention, and its predicted time, beside measured layers."""
+"""The bytes of a Hugging Face layer outside of GEMMs and attention, and the errors of its predicted time."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import held_out
 import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
-from fp8parity.judging import speed
 from fp8parity.prediction.calibration import OWN_LAYERS
 from fp8parity.prediction.step import casts_alone, quantized_shares, step_time
 from fp8parity.recipes import registry
@@ -23,8 +23,6 @@ from test_hf_layer import layer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-
-from dataclasses import replace  # noqa: E402
 
 from fp8parity.workload import hf_traffic  # noqa: E402 - with transformers only
 
@@ -89,21 +87,15 @@ def test_an_eager_layer_takes_a_copy_of_its_bytes_and_unfused_casts():
     assert parts["casts"] == pytest.approx(casts_alone(found, work, recipe, shares, joined=False))
 
 
-def of_layers(name: str) -> dict[str, float]:
-    """The logarithmic errors of layers without experts, and their architectures."""
-    file, records = ROOT / f"benchmarks/held_out_layers{name}.json", f"{name.strip('_') or 'h100'}-held-out.zip"
-    timed = held_out.timings(ROOT / "golden/records" / records)
-    rows = {k: v for k, v in json.loads(file.read_text()).items() if "speed_up" in v and k in timed}
-    dense = {
-        k: v
-        for k, v in rows.items()
-        if not held_out.CONFIGS[k.partition(" ")[0]][1].keys() & {"num_experts", "num_local_experts"}
-    }
-    return {f"{name} {k}": math.log(speed.measured(timed[k]).ratio / v["speed_up"]) for k, v in dense.items()}
+def of_layers(file: str, records: str) -> dict[str, float]:
+    """The logarithmic errors of layers without experts, by GPU, architecture and recipe."""
+    found = held_out.errors(ROOT / "benchmarks" / file, held_out.timings(ROOT / "golden/records" / records))
+    return {f"{records} {k}": -math.log1p(e.speed_up) for k, e in found.items() if not held_out.has_experts(k)}
 
 
 def test_interval_is_that_of_measured_layers():
-    errors = of_layers("") | of_layers("_h200")
+    errors = of_layers("held_out_layers.json", "h100-held-out.zip")
+    errors |= of_layers("held_out_layers_h200.json", "h200-held-out.zip")
     rms = math.sqrt(sum(e**2 for e in errors.values()) / len(errors))
     assert (OWN_LAYERS.n, OWN_LAYERS.models) == (len(errors), len({key.split()[-2] for key in errors}))
     assert OWN_LAYERS.sd == pytest.approx(rms, abs=5e-4)
@@ -113,17 +105,13 @@ def test_interval_is_that_of_measured_layers():
 @pytest.fixture
 def predicted(config, tmp_path, capsys) -> Callable[..., tuple[int, str, str]]:
     def run(kind: str, *more: str) -> tuple[int, str, str]:
-        words = [
+        words = (
             "predict",
             str(config(kind)),
-            "--gpu",
-            "h100",
-            "--layer",
-            "0",
-            "--json",
+            *["--gpu", "h100", "--layer", "0", "--json"],
             str(tmp_path / "out.json"),
             *more,
-        ]
+        )
         code = cli.main(words)
         said = capsys.readouterr()
         return code, said.out, said.err
