@@ -24,7 +24,7 @@ from fp8parity.workload import hf_config, hf_experts, hf_layer, hf_model, hf_tin
 
 LAYERS = {
     "qwen3@1": 7, "gemma3_text@0": 7, "gpt_oss@0": 20, "deepseek_v3@0": 8, "deepseek_v3@1": 24, "llama4_text@1": 23, "qwen3_next@0": 21,
-    "nemotron_h@0": 2, "nemotron_h@1": 18, "apertus@0": 6,
+    "nemotron_h@0": 2, "nemotron_h@1": 18, "apertus@0": 6, "starcoder2@0": 6,
 }  # fmt: skip
 """Model type and layer -> its linears that are converted, each expert's counted."""
 Config = Callable[[str], Path]
@@ -66,6 +66,14 @@ def test_layer_computes_what_it_does_in_its_model(text, config):
     model(inputs_embeds=alone.x, use_cache=False)
     out = alone.on(alone.module, alone.x)
     assert name and torch.equal(found[0], out) and out.isfinite().all()
+
+
+def test_norms_around_a_layer_have_its_dtype(config, monkeypatch):
+    """A GPU refuses a norm of BF16 values with FP32 weights, a CPU does not."""
+    seen, norm = [], torch.nn.functional.layer_norm
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda *args: (seen.append(args), norm(*args))[1])
+    hf_layer.build(layer(config, "starcoder2@0"), CPU)
+    assert {t.dtype for args in seen for t in args if isinstance(t, torch.Tensor)} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("text", LAYERS)
