@@ -164,7 +164,10 @@ def table(records: Path, *files: Path) -> None:
     print("\n".join(markdown(["block and recipe", "measured", *["predicted [90%]", "error"] * len(files)], rows)))
     for file, wrong in zip(files, off, strict=True):
         print(f"\n{file.name}: {_summary([*wrong.values()])}.")
-        print(f"Without experts: {_summary([e for key, e in wrong.items() if not has_experts(key)])}.")
+        plain = {key: e for key, e in wrong.items() if not has_experts(key)}
+        print(f"Without experts: {_summary([*plain.values()])}.")
+        if more := [e for key, e in plain.items() if key not in told[0]]:
+            print(f"Of these, not in {files[0].name}: {_summary(more)}.")
 
 
 if __name__ == "__main__":
