@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from fp8parity import cli, recipes
@@ -70,10 +71,11 @@ def test_layer_computes_what_it_does_in_its_model(text, config):
 
 def test_norms_around_a_layer_have_its_dtype(config, monkeypatch):
     """A GPU refuses a norm of BF16 values with FP32 weights, a CPU does not."""
-    seen, norm = [], torch.nn.functional.layer_norm
-    monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda *args: (seen.append(args), norm(*args))[1])
+    norm = mock.Mock(wraps=torch.nn.functional.layer_norm)
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", norm)
     hf_layer.build(layer(config, "starcoder2@0"), CPU)
-    assert {t.dtype for args in seen for t in args if isinstance(t, torch.Tensor)} == {torch.bfloat16}
+    seen = [t for call in norm.call_args_list for t in call.args]
+    assert {t.dtype for t in seen if isinstance(t, torch.Tensor)} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("text", LAYERS)
