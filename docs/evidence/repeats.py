@@ -1,8 +1,9 @@
-"""Count the casts and GEMMs of a recipe that differ from their first result, in several processes on one GPU.
+"""Count casts and GEMMs of a recipe of TE that give another result.
 
     python docs/evidence/repeats.py te-block 6 100      # recipe, processes, seconds: once with MPS, once without
 
-The shapes are those of the linears of `small`. Scales are compared by the GEMMs, because their padding is not written.
+Several processes repeat them on one GPU, at the shapes of the linears of `small`. Scales are compared by the GEMMs,
+because their padding is not written. Each result is compared at once, so a GEMM does not follow its cast directly.
 """
 
 import sys
@@ -32,7 +33,7 @@ def results(gemms):
 
 
 def captured(recipe, n, k):
-    """Return a graph of a step, and for each result the number of steps in which it was another one."""
+    """Return a graph of a step, and how often each of its results was another one."""
     torch.manual_seed(n + k)
     made = [torch.randn(size, device="cuda", dtype=torch.bfloat16) for size in ((ROWS, k), (n, k), (ROWS, n))]
     gemms = adapter(recipe.adapter).gemms(recipe, Operands(*made), GemmTerms())
