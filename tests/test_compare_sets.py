@@ -142,6 +142,7 @@ def test_the_seeds_of_a_further_look_are_not_missing(runs, old, new, lacks):
         f"bf16-nano-native seed3, seed4 ({lacks} decided without)",
         f"te-current-nano-emulated seed3, seed4 ({lacks} decided without)",
     ]
+    assert f"; fewer seeds: bf16-nano-native seed3, seed4 ({lacks} decided without)" in found.sentence
     assert compare(*sides, Goldens(), POLICY, complete=["NEW" if lacks == "OLD" else "OLD"]).code == 2, (
         "that side may have lost them"
     )

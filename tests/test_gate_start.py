@@ -173,6 +173,14 @@ def test_run_reads_the_settings_and_the_conftest_of_the_folder(tmp_path, monkeyp
 
 
 @pytest.mark.slow
+def test_run_in_a_folder_without_settings_reads_its_conftest(tmp_path):
+    """And not the settings and the conftest of a clone that the suites are in."""
+    (tmp_path / "conftest.py").write_text("def pytest_report_header(config): return 'MINE'\n")
+    done = run("fp8parity", "run", "numerics", "-k", "codes", "--recipe", "ao-tensorwise", "--co", cwd=tmp_path)
+    assert "MINE" in done.stdout and "pyproject.toml" not in done.stdout, done.stdout
+
+
+@pytest.mark.slow
 def test_settings_do_not_break_other_runs_of_a_strict_project(tmp_path):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-config\nfp8parity_require_numbers = true\n")
     (tmp_path / "test_own.py").write_text("def test_own(): pass\n")

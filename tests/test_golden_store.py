@@ -52,7 +52,7 @@ class TestLoss:
         [
             ({}, None),
             ({"seed": 99, "initial_weights": "other"}, None),
-            ({"spec_hash": "other"}, "its model dimensions or schedule differ from the golden's"),
+            ({"spec_hash": "other"}, "its model, what it keeps in BF16, or schedule differ from the golden's"),
             ({"fingerprint": "fedcba9876543210"}, "(fingerprint fedcba987654, golden"),
             ({"schedule": {"tail": 20.0, "more": 1.0}}, "its schedule has tail 20, and the golden's has 40"),
             ({"schedule": {"tail": 40.0, "more": 1.0}}, None),

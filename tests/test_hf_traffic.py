@@ -138,6 +138,13 @@ def test_layers_that_a_recipe_compiles_are_refused(asked, predicted):
     assert code == 2 and "ao-tensorwise" in err and "compiled, and --layer predicts eager layers" in err
 
 
+def test_layer_that_no_recipe_converts_is_refused(predicted, config):
+    code, _, err = predicted("gpt2", "--sequence", "32")
+    assert code == 2 and "attn.c_attn of GPT2Block is a Conv1D, which no recipe converts" in err
+    with pytest.raises(ValueError, match="is a Conv1D"):
+        _ = layer(config, "gpt2@0").outline
+
+
 def test_a_preset_has_no_layer(capsys):
     assert cli.main(["predict", "llama3-8b", "--gpu", "h100", "--layer", "0"]) == 2
     assert "--layer is for a config.json" in capsys.readouterr().err

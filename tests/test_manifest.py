@@ -71,6 +71,15 @@ def test_complete_set_may_be_released(session, capsys):
     assert "manifest" not in capsys.readouterr().out
 
 
+def test_folder_of_its_own_ignores_itself_in_git(session, tmp_path):
+    """Else the records of one session would make the tree of the next one dirty."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").touch()
+    for name in ("new", "mine", "new"):
+        manifest.write(tmp_path / name, only(session))
+    assert [p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob(".gitignore")] == ["new/.gitignore"]
+
+
 def copied(session: Path, to: Path, *without: str) -> Path:
     to.mkdir()
     for path in session.glob("*.json"):

@@ -47,6 +47,8 @@ REFUSED = [
     ("bf16 fp8 --recipe te-curent --report out.md", "unknown recipe 'te-curent': did you mean te-current"),
     ("bf16 gap.log --report out.pdf", "no renderer for '.pdf'"),
     ("bf16 fp8 --tail 80%", "at most half of the run"),
+    ("bf16 fp8 --tail 0", "above 0 and at most half of the run"),
+    ("bf16 fp8 --until -5", "they share no point with a finite loss up to -5"),
     ("bf16 notes.txt", "unknown format"),
 ]
 
@@ -60,6 +62,13 @@ def test_verdict_gives_its_exit_status(arguments, code, words, folder, capsys):
         and out.count("Not checked") == 1
         and "fp8parity run numerics convergence --model micro --recipe" in out
     )
+
+
+@pytest.mark.parametrize("option", ["--margin", "--spread"])
+def test_share_that_lacks_its_sign_is_refused(option, folder, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["verdict", "bf16", "fp8", option, "0.5"])
+    assert f"argument {option}: 0.5 is 50%; write 0.5% or 50%" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "words"), REFUSED)

@@ -140,6 +140,7 @@ REFUSED = [
     (SHORT, {}, "the first ends at step 38, the second at 40; --until 38 judges"),
     ({"points": list(range(100, 140))}, {}, "the first ends at step 139, the second at 40"),
     ({"points": list(range(1, 81, 2))}, {"points": list(range(2, 82, 2))}, "they share no point with a finite loss"),
+    ({"loss": [0.0] * 40}, {"loss": [0.0] * 40}, "they share no point with a finite loss that is not 0"),
     ({"loss": [2.0] * 39 + [-0.1]}, {}, "a loss is not positive"),
     ({}, {"loss": [2.0] * 39 + [-1.0]}, "a loss is not positive"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from functools import partial
@@ -98,6 +99,15 @@ def test_short_run_is_inconclusive(steps, lines, gap):
 def test_gap_before_the_tail_is_not_judged():
     v = plain([0.01] * 320 + [0.0] * 80, PairOptions(margin=0.01))
     assert v.status == "pass" and v.gap is not None and v.gap.mean == pytest.approx(0.0, abs=1e-4)
+
+
+def test_losses_that_end_in_nan_have_no_tail():
+    v = judge(
+        [run(noisy())],
+        [run([*near()[:300], *[math.nan] * 100], "fp8", not_finite=list(range(301, 401)))],
+        PairOptions(),
+    )
+    assert (v.code, v.gap) == (1, None) and not {"tail gap", "shape", "equal loss"} & {name for name, _ in v.lines}
 
 
 def test_nan_fails_in_real_runs_of_the_trainer():

@@ -99,6 +99,8 @@ def test_killed_session_keeps_its_records_and_is_incomplete(project, capsys, mon
     done = start(project, *options, "--parity-resume")
     assert done.returncode == 0, done.stdout
     assert {p: p.stat().st_mtime_ns for p in kept} == times
+    judged = ("judge", str(project / ".parity"), "--golden-dir", str(project / "golden"), "--release")
+    assert cli.main([*judged]) == 0, "the later session completed it"
 
 
 def test_required_cell_without_one_of_its_checks_is_red(tmp_path):

@@ -82,6 +82,15 @@ def test_real_files_of_the_trainer_are_read():
     assert broken.loss[:5] == tens.loss[:5]
 
 
+def test_printed_lines_without_a_step_may_hide_a_nan(tmp_path):
+    """The Trainer prints no step, so nothing says that it logged each one."""
+    row = {"loss": "2.5", "grad_norm": "1.0", "learning_rate": "1e-4"}
+    lines = [str(row | {"epoch": str(i / 100)}) for i in range(40)]
+    (tmp_path / "out.log").write_text("\n".join(lines))
+    run = runs.read(tmp_path / "out.log")
+    assert "logging_nan_inf_filter" in run.hides and run.averaging != "of one step"
+
+
 @pytest.mark.parametrize("every", [1, 10])
 def test_filter_of_the_trainer_is_known_in_all_formats(every, tmp_path):
     """The Trainer logs train/epoch everywhere. A mean of ten steps may hide a NaN; a step that is logged alone becomes 0."""

@@ -59,7 +59,7 @@ BETAS = {"hyperparameters": {"beta1": (0.9, 0.9), "beta2": (0.95, 0.949)}}
         ({"validation": []}, "error", "seed 1 holds 12 losses and 12 norms of 12 steps"),
         ({"validation": [(5, INF), (11, 4.0)]}, "fail", "{name} has a non-finite validation loss"),
         (BETAS, "fail", "{name}: the optimizer has beta2 0.949, and the schedule asks for 0.95"),
-        ({"spec_hash": "other"}, "stale", "its model dimensions or schedule differ from the golden's (spec hash)"),
+        ({"spec_hash": "other"}, "stale", "its model, what it keeps in BF16, or schedule differ from the golden's (spec hash)"),
     ],
 )  # fmt: skip
 def test_a_run_with_a_fault_is_named(side, changes, status, words):
