@@ -80,6 +80,13 @@ def test_each_selected_test_is_in_one_group(phases, counts):
         (made(ran("bf16"), skip("a"), skip("b")), [f"{ALONE} 2 tests of recipes were skipped, first no GPU"]),
         (made(skip("bf16"), skip("a")), ["nothing ran, so nothing was checked: no GPU (2 tests)"]),
         (
+            made(skip("bf16"), skip("a"), elsewhere={"b"}),
+            [
+                "nothing ran, so nothing was checked: no GPU (2 tests); other parts hold what can run here; with -m cpu "
+                "every part does"
+            ],
+        ),
+        (
             made(skip("bf16", "a first reason"), skip("a", "z"), skip("b", "z"), removed={node("c"): "c"}),
             [
                 "nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"

@@ -48,6 +48,12 @@ def test_a_report_is_green_if_all_verdicts_are_and_nothing_is_wrong(statuses, pr
     assert made.sentence.startswith("Accept: " if green else "Refuse: ")
 
 
+@pytest.mark.parametrize(("status", "advised"), [("fail", True), ("drift", True), ("error", False)])
+def test_message_of_a_change_says_what_to_do_next(status, advised):
+    [said] = Report([verdict(status)], {}, [], "m").failures
+    assert ("next:" in said) is advised and "repeat:" in said
+
+
 @pytest.mark.parametrize("ending", [".html", ".md", ".json"])
 def test_every_format_shows_known_failures(ending):
     made = Report([verdict("known", headline=HEADLINE), verdict("pass", check="gemm")], {}, [], "m")
