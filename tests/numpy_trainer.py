@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -32,13 +33,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--fault", default="")
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--keys", default="step,loss,grad_norm,learning_rate")
+    parser.add_argument("--print", action="store_true")
     a = parser.parse_args()
     table = np.random.default_rng(0).dirichlet(np.full(VOCABULARY, 0.1), VOCABULARY)
     weights, data = np.random.default_rng(a.seed), np.random.default_rng([a.seed, a.data_seed])
     params = [weights.normal(size=(VOCABULARY, WIDTH)) * 0.5, weights.normal(size=(WIDTH, VOCABULARY)) * 0.5]
     moments = [np.zeros_like(p) for p in params for _ in (0, 1)]
     noise = np.random.default_rng() if a.fault == "noise" else None
-    with (a.out / "log.jsonl").open("w") as log:
+    with nullcontext(sys.stdout) if a.print else (a.out / "log.jsonl").open("w") as log:
         for step in range(a.steps):
             if step == 10 and a.fault == "crash":
                 sys.stdout.write("::error::owned\n\x1b[31mout of memory\n")
@@ -73,7 +76,9 @@ def main() -> None:
                 params[1] = params[1] + 0
             value = float("nan") if a.fault == "nan" and step == 40 else loss
             row = {"step": step + 1, "loss": value, "grad_norm": norm, "learning_rate": lr}
-            log.write(json.dumps(row) + "\n")
+            log.write(json.dumps({key: row[key] for key in a.keys.split(",")}) + "\n")
+            if a.print and step % 7 == 0:
+                sys.stderr.write("a warning, and no log\n")
 
 
 if __name__ == "__main__":

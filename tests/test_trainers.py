@@ -31,11 +31,25 @@ FAULTS = {
     "off": ("fail", "the losses of seed 0 equal BF16's to the bit"),
 }
 """A fault of the tested arm, the status that follows, and what the message says."""
+POLICY = """
+[[extends]]
+goldens = "shipped"
+
+[[loss]]
+model = "bigram"
+margin = 0.005
+bf16_margin = 0.002
+min_step_band = 0.02
+min_norm_band = 0.25
+min_loss_drop = 0.05
+why = "sixteen numbers a row: rounding moves a seed by 0.2%"
+"""
+"""The rule of trainers, with a margin of its own."""
 ADDED = {"off": [], "data": ["--bits=3", "--data_seed=7"]}
 
 
-def make(folder: Path, **keys: object) -> Path:
-    """A project with a trainer of these keys, its script and a policy that extends the shipped one."""
+def write(folder: Path, **keys: object) -> None:
+    """Write a file with a trainer of these keys, and its script."""
     recipes = {"bf16": [], "te-current": ["--bits=3"]}
     recipes |= {name: ADDED.get(name, ["--bits=3", f"--fault={name}"]) for name in FAULTS}
     given = {"command": COMMAND, "recipes": recipes, "log": "{out}/log.jsonl", "steps": 100, "timeout": 3} | keys
@@ -46,9 +60,12 @@ def make(folder: Path, **keys: object) -> Path:
         text += f"[trainer.bigram.{table}]\n{rows}"
     (folder / "trainers.toml").write_text(f"[trainer.bigram]\n{text}")
     shutil.copy(ROOT / "tests" / "numpy_trainer.py", folder / "train.py")
-    return complete(
-        folder, '[[extends]]\ngoldens = "shipped"\n', ignored=".parity*/\ngolden/\n__pycache__/\n.pytest_cache/\n"
-    )
+
+
+def make(folder: Path, **keys: object) -> Path:
+    """A project with a trainer of these keys, its script and a policy that extends the shipped one."""
+    write(folder, **keys)
+    return complete(folder, POLICY, ignored=".parity*/\ngolden/\n__pycache__/\n.pytest_cache/\n")
 
 
 def gate(project: Path, *args: str) -> Done:

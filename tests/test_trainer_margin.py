@@ -1,0 +1,169 @@
+"""The margin of a trainer: from the repeats of its BF16, and what its log did not hold."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fp8parity.judging import policy, references
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.policy import Policy
+from fp8parity.judging.references import Goldens
+from fp8parity.judging.verdict import LossDetail, Verdict
+from fp8parity.records.schema import AnyRecord, Trajectory
+from fp8parity.records.storage import load_records
+from fp8parity.report.sentence import sentence
+from narrowed import some
+from processes import ROOT, run
+from projects import complete
+from test_trainers import COMMAND, write
+
+EXAMPLE = ROOT / "examples" / "trainers" / "accelerate"
+KEY = ("accelerate-llama", "trainer-data")
+
+
+@pytest.fixture(scope="module")
+def records() -> list[Trajectory]:
+    return [r for r in load_records(EXAMPLE / "records-cpu.zip") if isinstance(r, Trajectory)]
+
+
+@pytest.fixture(scope="module")
+def goldens() -> Goldens:
+    return references.load(EXAMPLE / "golden")
+
+
+@pytest.fixture(scope="module")
+def rules() -> Policy:
+    return policy.load(EXAMPLE / "golden", datetime.date(2026, 1, 1))
+
+
+def verdict(records: list[Trajectory], goldens: Goldens, rules: Policy, recipe: str = "ao-rowwise") -> Verdict:
+    kept: list[AnyRecord] = [r for r in records if r.cell.recipe in ("bf16", recipe)]
+    return next(v for e in evaluate(kept, goldens, rules) for v in e.verdicts if v.cell.recipe == recipe)
+
+
+def detail(found: Verdict) -> LossDetail:
+    return some(found.loss)
+
+
+def scaled(records: list[Trajectory], gap: Callable[[int], float]) -> list[Trajectory]:
+    """The same runs; the last half of each run of a recipe is off by the gap of its seed."""
+
+    def changed(r: Trajectory) -> Trajectory:
+        ramp = 1 + gap(r.seed) * np.clip(np.arange(r.steps) / r.steps * 4 - 2, 0, 1)
+        return r if r.cell.is_control else r.model_copy(update={"loss": (np.asarray(r.loss) * ramp).tolist()})
+
+    return [changed(r) for r in records]
+
+
+def repeated(goldens: Goldens, gaps: list[float]) -> Goldens:
+    """The goldens, with repeats of BF16 that are off by these gaps."""
+    golden = goldens.loss[KEY]
+    seeds = [
+        s.model_copy(update={"replicas": [r.model_copy(update={"loss": [x * (1 + gap) for x in s.loss]}) for r in s.replicas]})
+        for s, gap in zip(golden.seeds, gaps, strict=True)
+    ]  # fmt: skip
+    return replace(goldens, loss={KEY: golden.model_copy(update={"seeds": seeds})})
+
+
+@pytest.mark.parametrize(("gap", "words"), [(0.002, "outside the margin"), (-0.0025, "such a gain is a fault")])
+def test_gap_of_a_fifth_of_a_percent_fails_on_both_sides(records, goldens, rules, gap, words):
+    found = verdict(scaled(records, lambda seed: gap), goldens, rules)
+    assert (found.status, detail(found).margin) == ("fail", 0.0015) and words in found.headline
+
+
+def test_noisy_repeats_widen_the_margin_up_to_the_row(records, goldens, rules):
+    margins = []
+    for noise in (1e-5, 8e-4, 5e-3):
+        found = verdict(records, repeated(goldens, [noise, -noise, noise]), rules)
+        margins.append(detail(found).margin)
+    assert margins == [0.0015, pytest.approx(0.0025, abs=2e-4), 0.005]
+
+
+def test_golden_without_repeats_keeps_the_margin_of_the_row(records, goldens, rules):
+    golden = goldens.loss[KEY]
+    bare = [s.model_copy(update={"replicas": []}) for s in golden.seeds]
+    found = verdict(records, replace(goldens, loss={KEY: golden.model_copy(update={"seeds": bare})}), rules)
+    assert detail(found).margin == 0.005 and "holds no repeats of BF16" in dict(found.lines)["tail gap"]
+
+
+def test_margin_of_the_user_is_not_changed(records, goldens, rules):
+    own = rules.loss[-1].model_copy(update={"margin": 0.003, "min_margin": None})
+    found = verdict(scaled(records, lambda seed: 0.002), goldens, rules.model_copy(update={"loss": (own,)}))
+    assert (found.status, detail(found).margin) == ("pass", 0.003)
+
+
+@pytest.mark.parametrize(
+    ("spread", "middle", "words"), [(0.0012, 0.0, "6 would decide"), (0.001, 0.0011, "400 would not decide")]
+)
+def test_noisy_recipe_says_how_many_seeds_decide(records, goldens, rules, spread, middle, words):
+    found = verdict(scaled(records, lambda seed: middle + spread * (seed - 1)), goldens, rules)
+    assert found.status == "inconclusive" and words in dict(found.lines)["seeds"]
+
+
+def test_min_margin_above_the_margin_is_refused(rules):
+    row = rules.loss[-1].model_dump() | {"min_margin": 0.01}
+    with pytest.raises(ValueError, match="min_margin 0.01 is above margin 0.005"):
+        policy.LossRow.model_validate(row)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("learning_rate grad_norm", "Accept: the only check is green."),
+        ("grad_norm", "Accept: the only check is green; not checked: learning rate (not logged by accelerate-llama)."),
+        ("", "green; not checked: learning rate, gradient norm (not logged by accelerate-llama)."),
+    ],
+)
+def test_accept_names_what_was_not_logged(records, goldens, rules, log, words):
+    less: dict[str, object] = {} if "grad_norm" in log else {"grad_norm": []}
+    bare = [r.model_copy(update=less) for r in records]
+    if "learning_rate" not in log:
+        bare = [
+            r.model_copy(update={"trainer": some(r.trainer).model_copy(update={"learning_rate": []})}) for r in bare
+        ]
+    golden = goldens.loss[KEY]
+    seeds = [
+        s.model_copy(update=less | {"replicas": [r.model_copy(update=less) for r in s.replicas]}) for s in golden.seeds
+    ]
+    found = verdict(bare, replace(goldens, loss={KEY: golden.model_copy(update={"seeds": seeds})}), rules)
+    assert sentence([found], []).endswith(words)
+
+
+STORY = {
+    "command": [*COMMAND, "--lr=0.01", "--keys=step,loss"],
+    "recipes": {"bf16": [], "te-current": ["--bits=3"], "faster": ["--bits=3", "--lr=0.0101"]},
+    "faults": {"learning rate +1%": ["--lr=0.0101"], "learning rate +0.1%": ["--lr=0.01001"]},
+    "steps": 60,
+}
+"""A script that logs the loss alone. BF16 repeats to the bit, FP8 moves it by 0.01%, another rate by 0.3%."""
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("story")
+    write(folder, **STORY)
+    complete(folder, '[[extends]]\ngoldens = "shipped"\n', ignored=".parity*/\ngolden/\n__pycache__/\n.pytest_cache/\n")
+    done = run("pytest", "suites/convergence", "--trainers", "trainers.toml", "--golden-update", cwd=folder)
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+@pytest.mark.slow
+def test_faster_learning_rate_that_is_not_logged_is_red(story):
+    done = run("pytest", "suites/convergence", "--trainers", "trainers.toml", cwd=story)
+    rows = [line.split() for line in done.stdout.splitlines() if "  bigram  native " in line]
+    assert {row[-5]: row[0] for row in rows} == {"bf16": "pass", "te-current": "pass", "faster": "fail"}, done.stdout
+    assert done.returncode == 1 and "Refuse: faster on bigram fails" in done.stdout
+
+
+@pytest.mark.slow
+def test_sound_recipe_is_accepted_with_what_was_not_checked(story):
+    names = ("--recipe", "bf16", "--recipe", "te-current")
+    done = run("pytest", "suites/convergence", "--trainers", "trainers.toml", *names, cwd=story)
+    words = "green; not checked: learning rate, gradient norm (not logged by bigram)."
+    assert done.returncode == 0 and words in done.stdout, done.stdout
