@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.runner import Runner, Settings
@@ -176,6 +177,7 @@ def _sound(project: Path) -> Path:
     [
         ({"recipes": {"fp8": []}}, "recipes has no bf16"),
         ({"log": "log.jsonl"}, "log does not hold {out}"),
+        ({"log": "stderr"}, '("stdout" is what is printed)'),
         ({"command": ["train", "{out}"]}, "holds {seed}: all seeds would be one run"),
         ({"command": ["train", "{seed}", "{outt}"]}, "unknown placeholder 'outt': did you mean out?"),
         ({"steps": 5}, "steps: Input should be greater than or equal to 20"),
@@ -219,6 +221,35 @@ def test_memory_lets_runs_share_a_gpu(tmp_path, keys, slots):
     runner = Runner(Settings(tmp_path), hardware.Hardware("cpu", "cpu", None), "session", {trainer.name: trainer})
     held = runner._training(trainer.cells[0], 0, None, Checkpoint(tmp_path / "none", False))
     assert held.use.slots(hardware.GPU("H100", 80e9)) == slots
+
+
+def trained(folder: Path, **keys: object) -> Trajectory:
+    """The run of seed 0 of BF16 of a trainer with these keys."""
+    write(folder, **keys)
+    (trainer,) = spec.load(folder / "trainers.toml")
+    return runs.train(trainer, trainer.cells[0], 0, folder / "runs", torch.device("cpu"), session="s")
+
+
+def test_printed_losses_are_those_of_a_log(tmp_path):
+    """Standard error is kept, and is not between the losses."""
+    logged = trained(tmp_path)
+    printed = trained(tmp_path, log="stdout", command=[*COMMAND, "--print"])
+    assert (printed.loss, printed.grad_norm) == (logged.loss, logged.grad_norm)
+    assert printed.trainer and printed.trainer.output[-1] == "a warning, and no log"
+
+
+@pytest.mark.parametrize(
+    ("added", "words"),
+    [
+        (["--print", "--fault=crash"], "exit status 3 after 10 of 100 steps"),
+        (["--print", "--fault=early"], "stopped early: its log holds 30 of 100 steps"),
+        (["--steps=0", "--print"], "its log cannot be read"),
+        (["--help"], "its log cannot be read"),
+    ],
+)
+def test_faulty_output_is_no_log(tmp_path, added, words):
+    with pytest.raises(ValueError, match=words):
+        trained(tmp_path, log="stdout", command=[*COMMAND, *added])
 
 
 def test_program_that_cannot_start_is_named(tmp_path):
