@@ -1,8 +1,9 @@
-"""The margin of a trainer: from the repeats of its BF16, and what its log did not hold."""
+"""The margin of a trainer: from the repeats of its BF16, what its log did not hold, and which faults its gate sees."""
 
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from fp8parity.judging import policy, references
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.references import Goldens
+from fp8parity.judging.trainer_calibration import calibrate_trainer
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
@@ -137,7 +139,6 @@ def test_accept_names_what_was_not_logged(records, goldens, rules, log, words):
 STORY = {
     "command": [*COMMAND, "--lr=0.01", "--keys=step,loss"],
     "recipes": {"bf16": [], "te-current": ["--bits=3"], "faster": ["--bits=3", "--lr=0.0101"]},
-    "faults": {"learning rate +1%": ["--lr=0.0101"], "learning rate +0.1%": ["--lr=0.01001"]},
     "steps": 60,
 }
 """A script that logs the loss alone. BF16 repeats to the bit, FP8 moves it by 0.01%, another rate by 0.3%."""
@@ -167,3 +168,66 @@ def test_sound_recipe_is_accepted_with_what_was_not_checked(story):
     done = run("pytest", "suites/convergence", "--trainers", "trainers.toml", *names, cwd=story)
     words = "green; not checked: learning rate, gradient norm (not logged by bigram)."
     assert done.returncode == 0 and words in done.stdout, done.stdout
+
+
+def planted(records: list[Trajectory], gap: float) -> list[AnyRecord]:
+    """A calibration: BF16 with a repeat, ao-rowwise, and ao-rowwise with a fault of this tail gap."""
+    kept = [r for r in records if r.cell.recipe in ("bf16", "ao-rowwise")]
+    repeats = [r.model_copy(update={"variant": "replica1"}) for r in kept if r.cell.is_control]
+    faulty = [r.model_copy(update={"variant": "rate"}) for r in scaled(kept, lambda seed: gap) if not r.cell.is_control]
+    return [*kept, *repeats, *faulty]
+
+
+def test_fault_is_seen_if_the_gate_is_red(records, goldens, rules):
+    for gap, problems in ((0.003, 0), (-0.003, 0), (0.0013, 0), (0.0005, 1), (0.0, 1)):
+        found = calibrate_trainer(planted(records, gap), goldens, rules)
+        assert (len(found.problems), [f.seen for f in found.faults]) == (problems, [not problems]), gap
+
+
+def test_margin_that_would_see_a_fault_does_so(records, goldens, rules):
+    (problem,) = calibrate_trainer(planted(records, 0.0008), goldens, rules).problems
+    margin, seeds = some(
+        re.search(r"the gate passes rate .* a margin of (.*)% would see it with (.*) seeds", problem)
+    ).groups()
+    own = rules.loss[-1].model_copy(update={"margin": float(margin) / 100, "min_margin": None})
+    found = calibrate_trainer(planted(records, 0.0008), goldens, rules.model_copy(update={"loss": (own,)}))
+    assert seeds == "3" and not found.problems and found.faults[0].verdict.status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("gap", "words"),
+    [
+        (0.0003, "would see it with 4 seeds"),
+        (0.00001, "no margin would see it: its tail gap is within that of the sound recipe (train longer)"),
+    ],
+)
+def test_fault_within_the_noise_needs_more_seeds(records, goldens, rules, gap, words):
+    (problem,) = calibrate_trainer(planted(records, gap), goldens, rules).problems
+    assert words in problem
+
+
+def test_calibration_needs_a_fault_a_repeat_and_a_sound_recipe(records, goldens, rules):
+    every = planted(records, 0.003)
+    (problem,) = calibrate_trainer([r for r in every if r.content.count("rate") == 0], goldens, rules).problems
+    assert problem == "no fault was planted: add one to the table faults"
+    with pytest.raises(ValueError, match="needs BF16, its replicas and a recipe"):
+        calibrate_trainer([r for r in every if "replica" not in r.content], goldens, rules)
+    off = scaled([r for r in every if isinstance(r, Trajectory)], lambda seed: 0.003)
+    assert calibrate_trainer(off, goldens, rules).problems[0].startswith("ao-rowwise without a fault is fail: ")
+
+
+def test_golden_that_does_not_fit_is_replaced_by_the_repeats(records, goldens, rules):
+    other = goldens.loss[KEY].model_copy(update={"spec_hash": "other"})
+    found = calibrate_trainer(planted(records, 0.003), replace(goldens, loss={KEY: other}), rules)
+    assert not found.problems and found.golden.spec_hash != "other"
+
+
+@pytest.mark.slow
+def test_calibrate_answers_with_the_verdict_of_the_gate(tmp_path):
+    faults = {"rate +1%": ["--lr=0.0101"], "rate +0.1%": ["--lr=0.01001"]}
+    write(tmp_path, **STORY | {"recipes": {"bf16": [], "te-current": ["--bits=3"]}, "faults": faults})
+    done = run("fp8parity", "calibrate", "--trainers", "trainers.toml", "--replicas", "1", cwd=tmp_path)
+    assert done.returncode == 1 and "refused: the gate passes rate +0.1% in te-current; " in done.stdout
+    assert re.search(r"te-current, rate \+1% +fail ", done.stdout) and re.search(r"te-current +pass ", done.stdout)
+    again = run("fp8parity", "calibrate", "--from", ".parity/calibration/bigram", cwd=tmp_path)
+    assert (again.returncode, again.stdout) == (1, done.stdout)
