@@ -1,6 +1,7 @@
 """Measure the error rates of ``fp8parity verdict`` on planted gaps in this suite's own runs. No torch.
 
     python benchmarks/pairs.py SET... --write docs/your-runs.md
+    python benchmarks/pairs.py SET... --limits
 
 A planted pair is a sound FP8 run, its losses made larger by the gap, and its BF16 run. A mis-pair has the BF16 run of
 another seed. This suite's runs repeat better than published ones, so ``NOISY`` adds the published noise between equal
@@ -12,14 +13,16 @@ from __future__ import annotations
 import argparse
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging.pair import judge
-from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, PairOptions, align
-from fp8parity.judging.pair.pairing import correlation
+from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, align
+from fp8parity.judging.pair.away import robust_sd
+from fp8parity.judging.pair.options import PairOptions
+from fp8parity.judging.pair.pairing import PART, changes_of, correlate, correlation
 from fp8parity.judging.stats import share_interval
 from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
@@ -96,6 +99,26 @@ def _correlation(pair: Aligned) -> float:
     return correlation(pair.reference, pair.candidate)[0]
 
 
+def limits(pairs: Sequence[Recorded]) -> Iterator[str]:
+    """Yield the numbers behind ``EARLY``, ``PART`` and ``END_SD``."""
+    losses = [(p, np.array(p.candidate.loss)) for p in pairs]
+    same = [changes_of(np.array(p.control.loss), own) for p, own in losses]
+    other = [changes_of(np.array(o.loss), own) for p, own in losses for o in p.others]
+    for count in (10, 20, 80):
+        found, wrong = ([correlate(c[:, :count]) for c in group if c.shape[1] >= count] for group in (same, other))
+        yield f"{count} first changes: pairs {np.median(found):.3f} (median), mis-pairs at most {max(wrong):.3f}"
+    found, wrong = (
+        [correlate(c[:, at : at + 20]) for c in group for at in range(20, c.shape[1] - 19, 20)]
+        for group in (same, other)
+    )
+    share = np.mean(np.array(wrong) > PART)
+    yield f"parts of 20 changes but the first: pairs at least {min(found):.3f}, {share:.1%} of mis-pairs above {PART}"
+    for name in ("loss", "grad_norm"):
+        ratios = [np.log(np.divide(getattr(p.candidate, name), getattr(p.control, name))) for p in pairs]
+        last = max(abs(r[-1] - np.median(r)) / robust_sd(r) for r in ratios)
+        yield f"last {name}: at most {last:.1f} robust standard deviations from the median ratio"
+
+
 def planted(p: Recorded) -> dict[str, tuple[Curve, Curve]]:
     """Return the planted pairs of one recorded pair: (BF16, FP8) by name."""
     bf16, fp8 = curve_of(p.control), curve_of(p.candidate)
@@ -134,8 +157,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=Path, nargs="+", metavar="SET")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this page")
+    parser.add_argument("--limits", action="store_true", help="print the numbers behind constants instead")
     args = parser.parse_args()
     found = recorded(r for path in args.records for r in load_records(path))
+    if args.limits:
+        print(*limits(found), sep="\n")
+        return
     same, other = correlations(found)
     print(
         f"correlation of {len(same)} pairs at least {min(same):.3f}, of {len(other)} mis-pairs at most {max(other):.3f}"

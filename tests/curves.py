@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from fp8parity import runs
 from fp8parity.judging.pair import PairVerdict, judge
-from fp8parity.judging.pair.aligned import PairOptions, Pairs, align
+from fp8parity.judging.pair.aligned import Pairs, align
+from fp8parity.judging.pair.options import PairOptions
 from fp8parity.runs.run import Run
 from log_files import Curve, automodel, rows
 
@@ -59,8 +60,8 @@ def run(losses: Sequence[float], source: str = "bf16", **changes: Any) -> Run:
 
 
 def noisy(steps: int = STEPS, seed: int = 0) -> list[float]:
-    """Losses of which each batch has its own."""
-    return np.random.default_rng(seed).uniform(2.0, 3.0, steps).tolist()
+    """Losses of which each batch has its own. The first few are higher."""
+    return (np.random.default_rng(seed).uniform(2.0, 3.0, steps) + 4 * 0.5 ** np.arange(steps)).tolist()
 
 
 def near(

@@ -56,7 +56,9 @@ def test_gap_at_the_margin_gives_the_status(gap, status, code, verdict):
 
 def test_sound_pair_answers_every_question(verdict):
     v = verdict(curve(), curve(chaos=1), PairOptions(recipe="te-block"))
-    assert v.headline == "consistent with parity, on one pair"
+    assert v.headline == (
+        "consistent with parity, on one pair; noise between seeds assumed 0.06% (published: modded-nanogpt), not measured"
+    )
     assert [n for n, _ in v.lines] == [
         "read", "read", "pair", "grain", "holes", "tail gap", "shape", "gradient norm", "equal loss",
     ]  # fmt: skip
@@ -130,7 +132,7 @@ A, B, C, D = run(noisy(), "a"), run(noisy(seed=1), "b"), run(near(), "c"), run(n
         ([A], [C], [A], "a is named twice"),
         ([A], [C], [run(near(noise=2), "e")] * 2, "e is named twice"),
         ([A], [C], [run(noisy(seed=3), "e")], "e is no repeat of a: correlation"),
-        ([A], [C], [run(noisy()[:300], "e")], "a and e: the first ends at step 400, the second at 300"),
+        ([A], [C], [run(noisy()[:300], "e")], "e is no repeat of a: one of them ends earlier"),
     ],
 )
 def test_runs_that_are_no_seeds_or_repeats_are_refused(bf16, fp8, repeats, says):
