@@ -163,7 +163,8 @@ def decisions(rules: tuple[decide.Decision, ...]) -> str:
 
 def checks() -> str:
     """Return the question of each check, and what to do if it fails."""
-    rows = ((f"`{c.name}`", c.question, Path(c.suite).name, c.advice) for c in CHECKS.values())
+    advice = {c.name: f"{c.advice} Then run `{c.then}`." if c.then else c.advice for c in CHECKS.values()}
+    rows = ((f"`{c.name}`", c.question, Path(c.suite).name, advice[c.name]) for c in CHECKS.values())
     return table(("check", "question", "suite", "if it fails"), *rows)
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import threading
+import time
 import zipfile
 from pathlib import Path
 
@@ -91,6 +94,22 @@ def test_pins_are_read_from_a_lock_file():
             read_pins(wrong, "lock")
 
 
+def test_phase_is_said_at_once_and_while_it_lasts(monkeypatch):
+    said, waited = list[str](), threading.Event()
+    monkeypatch.setattr(trials, "BEAT_SECONDS", 0.01)
+
+    def say(text):
+        said.append(text)
+        if "so far" in text:
+            waited.set()
+
+    with trials.timed("install", say):
+        assert said[0] == "  install ..." and waited.wait(10)
+    count = len(said)
+    time.sleep(0.05)
+    assert len(said) == count, "it ended with its phase"
+
+
 SCRIPT = """
 import argparse, json, math, random, pathlib, stepper
 p = argparse.ArgumentParser()
@@ -151,6 +170,8 @@ def test_release_with_a_planted_fault_is_found_by_the_command(tmp_path, monkeypa
     done = run("fp8parity", *words, cwd=project, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "stepper==1.1 -> stepper==1.2 turns the gate red." in done.stdout
+    trial = r"trial 1: OLD\n  install 2 packages \.\.\.\n(.*\n)*  install 2 packages: \d+ s\n  run the gate \.\.\.\n(.*\n)*  judge: green"
+    assert re.search(trial, done.stdout)
     found = json.loads((project / "found.json").read_text())
     assert found["red"]["outcome"] == "red" and "fp8 on toy +2.0" in found["red"]["sentence"]
     again = run("fp8parity", *words, cwd=project, **variables)

@@ -238,6 +238,17 @@ def test_without_a_shell_that_asks_nothing_changes(capsys, monkeypatch):
 OLD, NEW = (f"golden/records/upgrades/xeon-torchao-0.{minor}.0.zip" for minor in (17, 18))
 
 
+@pytest.mark.parametrize(("value", "status"), [(28.5, Exit.UNDECIDED), (24.0, Exit.RED)])
+def test_unwritten_report_is_the_last_thing_that_judge_says(trajectory, tmp_path, capsys, value, status):
+    record = measured(trajectory, value)
+    write_json(tmp_path / "set" / name_of(record), record)
+    (tmp_path / "file").touch()
+    report = str(tmp_path / "file" / "report.html")
+    assert main(["judge", str(tmp_path / "set"), "--golden-dir", str(GOLDEN), "--report", report]) == status
+    said = capsys.readouterr()
+    assert said.out.endswith(f"Incomplete: --report {report} could not be written\n") and report in said.err
+
+
 def without_reader(*command: str) -> tuple[int | None, str]:
     """The exit status of a command whose output nobody reads, and what it says as an error."""
     read, write = os.pipe()

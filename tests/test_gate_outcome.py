@@ -96,11 +96,11 @@ def gate(tmp_path):
     [
         (
             ("-n", "1"), {"te_block": "die"}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed (first test_loss_parity[te-block",
-            "Refuse: te-block emulated on tiny could not be checked (test_loss_parity: the process that ran the test died: worker 'gw",
+            "Refuse: te-block emulated on tiny could not be checked (suites/convergence/test_loss_parity: the process that ran the test died: worker 'gw",
         ),
         (
             (), {"more": FIXTURE.format(when="setup")}, 1, "3 selected tests: 2 judged, 0 skipped, 1 crashed",
-            "(test_loss_parity: a fixture failed before the test: RuntimeError: no device)",
+            "(suites/convergence/test_loss_parity: a fixture failed before the test: RuntimeError: no device)",
         ),
         (
             (), {"te_block": "interrupt"}, 2, "3 selected tests: 1 judged, 0 skipped, 0 crashed, 2 missing (first test_loss_parity[te-b",

@@ -254,6 +254,21 @@ def test_header_says_that_the_shipped_goldens_count(text, named, tmp_path):
     assert (", goldens in mine and the shipped ones" in done.stdout) == named, done.stdout
 
 
+WARNS = """
+import warnings
+
+def test_own():
+    for module in ("torch.jit._script", "mine"):
+        warnings.warn_explicit("old", DeprecationWarning, f"{module}.py", 1, module)
+"""
+
+
+def test_only_deprecations_inside_torch_are_left_out(tmp_path):
+    (tmp_path / "test_own.py").write_text(WARNS)
+    done = run("pytest", "test_own.py", cwd=projects.complete(tmp_path))
+    assert "1 passed, 1 warning" in done.stdout and "mine.py:1: DeprecationWarning" in done.stdout
+
+
 @pytest.mark.parametrize("capability", [None, (9, 0), (10, 0)])
 def test_header_has_six_lines_of_80_characters(capability, monkeypatch):
     monkeypatch.setattr(registry, "package_skip_reason", lambda native: None)

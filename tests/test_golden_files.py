@@ -198,6 +198,11 @@ def test_changed_file_gives_signed_lines(write: Write, name, old, new, lines):
     assert write(name, old, new) == [f"golden/{name}: {line}" for line in lines]
 
 
+def test_line_of_a_new_part_leaves_out_what_it_lacks():
+    new = {"seeds": [{"seed": 0, "initial_weights": "", "loss": [1.0], "norms": []}]}
+    assert changes(None, new) == ["+ seed 0: seed 0, loss 1.0"]
+
+
 def test_unchanged_folder_says_so(golden, capsys):
     assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden)]) == 0
     assert capsys.readouterr().out == f"{golden} is as in HEAD\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from functools import cache
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import fp8parity
 import pytest
+from fp8parity.cli import COMMANDS
 
 PACKAGE = Path(__file__).parents[1] / "fixtures" / "fp8parity"
 
@@ -158,6 +160,32 @@ def test_suites_are_short_and_only_claim():
     for path in (PACKAGE.parents[1] / "suites").rglob("*.py"):
         assert len(path.read_text().splitlines()) < 80, path
         assert imports(path) <= {"pytest"}, path
+
+
+def builds_commands(tree: ast.AST) -> bool:
+    """Whether code quotes the words of a command, begins a list with a program, or puts a value behind a command's name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in ("join", "quote") and ast.unparse(node.value) == "shlex":
+            return True
+        if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) in ("'fp8parity'", "'pytest'"):
+            return True
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
+            if re.search(rf"\b(pytest|fp8parity ({'|'.join(COMMANDS)})) [^.;,:)]*{{}}", text):
+                return True
+    return False
+
+
+def test_only_one_module_builds_commands():
+    """A command that is built elsewhere misses what a wheel, a clone or a golden needs."""
+    assert {p.name for p in MODULES if builds_commands(ast.parse(p.read_text()))} == {"shipped.py"}
+
+
+@pytest.mark.parametrize(
+    "code", ["shlex.join(words)", "['pytest', x]", "f'repeat: fp8parity run numerics --model {x}'"]
+)
+def test_a_command_built_elsewhere_is_seen(code):
+    assert builds_commands(ast.parse(code))
 
 
 def test_modules_stay_small():

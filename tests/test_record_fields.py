@@ -28,7 +28,8 @@ from fp8parity.records.times import (
     TimeSplit,
     Watch,
 )
-from fp8parity.report.summary import Evidence, command
+from fp8parity.report.commands import command
+from fp8parity.report.summary import Evidence
 from pydantic import TypeAdapter, ValidationError
 from sessions import cell
 from verdicts import verdict as made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import fp8parity
+import printed_commands
 import pytest
 from curves import curve
 from documents import blocks
@@ -181,6 +183,14 @@ class TestFolders:
         (tmp_path / "golden").mkdir()
         assert shipped.goldens(tmp_path) == tmp_path / "golden"
 
+    def test_a_page_is_a_file_in_a_clone_and_an_address_elsewhere(self, tmp_path, monkeypatch):
+        """Also where the package is only on the path."""
+        monkeypatch.setattr(importlib.metadata, "distributions", lambda **given: iter(()))
+        monkeypatch.chdir(ROOT)
+        assert shipped.page("docs/ci.md#x") == "docs/ci.md#x"
+        monkeypatch.chdir(tmp_path)
+        assert shipped.page("docs/ci.md#x").endswith(f"/v{fp8parity.__version__}/docs/ci.md#x")
+
 
 class TestRun:
     def test_the_default_is_convergence(self, tmp_path):
@@ -204,7 +214,7 @@ class TestEmptyFolder:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         assert "Accept" in done.stdout
-        assert "warning" not in (done.stdout + done.stderr).lower()
+        assert "warning" not in (done.stdout + done.stderr).lower() and "configfile" not in done.stdout
         assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
         judged = python(installed, folder, "fp8parity", "judge", ".parity")
         assert judged.returncode == 0, judged.stdout + judged.stderr
@@ -216,6 +226,18 @@ class TestEmptyFolder:
         done = python(installed, folder, "pytest", *ENTRY, *terms)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "test_loss_parity[te-current-tiny-native]" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", ["fp8parity", "pytest"], ids=["wheel", "clone"])
+def test_printed_commands_select_tests_where_they_are_printed(program, installed, tmp_path):
+    site = installed if program == "fp8parity" else ROOT / "fixtures"
+    printed_commands.project(tmp_path, clone=program == "pytest")
+    done = python(Path(f"{site}:{ROOT / 'tests'}"), tmp_path, "printed_commands")
+    found = json.loads(done.stdout)
+    assert {kind: text for kind, text in found.items() if not text[1]} == {}
+    assert {text.split()[0] for kind, (text, *_) in found.items() if "repeat" in kind} == {program}
+    assert "own trainer: then" not in found and "--golden-update" in found["golden of a trainer: repeat"][0]
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from fp8parity.judging.verdict import (
     NumericsDetail,
     SpeedDetail,
     Status,
+    StepBand,
     Verdict,
 )
 from fp8parity.records.cell import Cell, Execution, Mode
@@ -143,7 +144,14 @@ def test_the_sentence_names_the_worst_cell_first():
     [
         ({}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
         ({"blame": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
-        ({"first_out": 0}, "(left the band at step 0; gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
+        (
+            {"first_out": 0, "band": StepBand(window=10, half=[0.01])},
+            "(left the band in steps 0 to 9; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
+        ),
+        (
+            {"leading": "left: steps 0 to 9, seed 0", "gap": Gap(mean=0, low=-0.1, high=0.1, n=3, text="+0.26%")},
+            "(left: steps 0 to 9, seed 0)",
+        ),
         (
             {"odd_start": "0.5 of the golden's"},
             "(first step: 0.5 of the golden's; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
