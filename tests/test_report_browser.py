@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 import reports
+from fp8parity.cli import main
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import write
 from fp8parity.report.summary import Evidence, Report
+from sessions import GOLDEN
 
 pytestmark = pytest.mark.slow
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -113,6 +115,18 @@ def test_every_plot_is_drawn_inside_the_page(visit, width, scheme):
         "[...document.querySelectorAll('.box, pre, .command')].every((b) => b.getBoundingClientRect().right <= innerWidth)"
     )
     assert inside
+
+
+def test_comparison_shows_old_and_new_without_scrolling(browser, tmp_path):
+    upgrades, path = GOLDEN / "records" / "upgrades", tmp_path / "compare.html"
+    sets = [str(upgrades / f"xeon-{name}.zip") for name in ("torch-2.12.1", "torchao-0.18.0")]
+    main(["compare", *sets, "--golden-dir", str(GOLDEN), "--report", str(path)])
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page.goto(path.as_uri())
+    shown = "[...document.querySelectorAll('thead th')].filter((c) => c.checkVisibility())"
+    ends = page.evaluate(f"{shown}.map((c) => c.getBoundingClientRect().right)")
+    assert ends and max(ends) <= 1280
+    page.close()
 
 
 def until(page, condition: str) -> None:
