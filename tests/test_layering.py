@@ -170,7 +170,7 @@ def builds_commands(tree: ast.AST) -> bool:
         if isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) in ("'fp8parity'", "'pytest'"):
             return True
         if isinstance(node, ast.JoinedStr):
-            text = "".join(p.value if isinstance(p, ast.Constant) else "{}" for p in node.values)
+            text = "".join(str(p.value) if isinstance(p, ast.Constant) else "{}" for p in node.values)
             if re.search(rf"\b(pytest|fp8parity ({'|'.join(COMMANDS)})) [^.;,:)]*{{}}", text):
                 return True
     return False

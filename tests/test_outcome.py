@@ -11,6 +11,7 @@ from fp8parity.gate.results import Phase, Results, not_run
 from fp8parity.gate.selection import unmatched
 from fp8parity.judging.verdict import LOSS, LossDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.check_names import suite_of
 from fp8parity.report.sentence import Outcome
 from verdicts import verdict
 
@@ -166,3 +167,17 @@ def test_term_of_k_that_matches_nothing_is_named(expression, terms):
     found = unmatched(expression, items)
     assert [line.partition("no test matches ")[2] for line in found] == terms
     assert not_run(made(ran("a"), unmatched=found), CELLS, [])[: len(found)] == found
+
+
+@pytest.mark.parametrize(
+    ("test", "check", "suite"),
+    [
+        ("suites/numerics/test_numerics.py::test_layers[a-[b]", "suites/numerics/test_layers", "suites/numerics"),
+        ("../lib/fp8parity/suites/convergence/test_x.py::test_x", "suites/convergence/test_x", "suites/convergence"),
+        ("my_suites/test_gain.py::TestGain::test_gain[a]", "my_suites/test_gain", "my_suites"),
+        ("test_own.py::test_own", "test_own", ""),
+    ],
+)
+def test_crash_names_the_suite_of_its_test(test, check, suite):
+    found = Phase(test, "setup", "a", failed=True).crash(CELLS["a"]).check
+    assert (found, suite_of(found)) == (check, suite)
