@@ -189,7 +189,10 @@ class TestFolders:
         monkeypatch.chdir(ROOT)
         assert shipped.page("docs/ci.md#x") == "docs/ci.md#x"
         monkeypatch.chdir(tmp_path)
-        assert shipped.page("docs/ci.md#x").endswith(f"/v{fp8parity.__version__}/docs/ci.md#x")
+        address = shipped.page("docs/ci.md#x")
+        assert address.endswith(f"/v{fp8parity.__version__}/docs/ci.md#x")
+        monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "fixtures" / "fp8parity")
+        assert shipped.page("docs/ci.md#x") == address, "a container without the pages"
 
 
 class TestRun:
