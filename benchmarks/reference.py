@@ -27,7 +27,7 @@ from fp8parity.judging.policy.selectors import Row, Selector
 from fp8parity.records.cell import Strict
 from fp8parity.records.check_names import CHECKS
 from fp8parity.report.sentence import PAGES
-from fp8parity.runs.writers import WRITERS
+from fp8parity.runs.names import WRITERS
 from fp8parity.trainers.spec import Trainer
 from recipe_tables import models, recipes, scales, table, variants
 

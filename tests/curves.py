@@ -124,6 +124,8 @@ def as_state(path: Path, made: Table) -> Path:
 FORMATS = (as_csv, as_lines, as_list, as_state)
 
 
-def verdict_on(write: Callable[[Path, Table], Path], folder: Path, bf16: Table, fp8: Table) -> PairVerdict:
-    a, b = (runs.read(write(folder / name, made)) for name, made in (("a", bf16), ("b", fp8)))
+def verdict_on(
+    write: Callable[[Path, Table], Path], folder: Path, bf16: Table, fp8: Table, restarts: str | None = None
+) -> PairVerdict:
+    a, b = (runs.read(write(folder / name, made), restarts=restarts) for name, made in (("a", bf16), ("b", fp8)))
     return judge([a], [b], PairOptions(unfiltered=True))

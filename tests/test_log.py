@@ -12,8 +12,7 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from fp8parity.report import RENDERERS, log
 from fp8parity.report.summary import Report
-from fp8parity.runs.tensorboard import EVENTS, _scalars
-from fp8parity.runs.trackers import read_folder
+from fp8parity.runs.stores import EVENTS, _scalars, read_folder
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from verdicts import verdict
 

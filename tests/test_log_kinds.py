@@ -74,13 +74,19 @@ LAYOUTS: dict[str, tuple[str, Text, int]] = {
     "pretty objects": ("a.log", lambda xs: "".join(json.dumps({"step": s, "loss": x}, indent=1) + "\n" for s, x in enumerate(xs)), 0),
     "a validation of each step": ("a.jsonl", text_of('{{"step": {s}, "split": "train", "loss": {x}}}\n{{"step": {s}, "split": "val", "loss": 9}}\n'), 0),
     "a summary row": ("a.jsonl", lambda xs: text_of('{{"step": {s}, "loss": {x}, "lr": 1}}\n')(xs) + '{"step": 199, "train_loss": 5, "train_runtime": 9}\n', 0),
-    "a last row of another kind": ("a.jsonl", lambda xs: text_of('{{"step": {s}, "loss": {x}, "lr": 1}}\n')(xs) + '{"step": 199, "loss": 5}\n', 0),
     "each row eight times": ("a.jsonl", lambda xs: "".join(f'{{"step": {s}, "loss": {x}}}\n' * 8 for s, x in enumerate(xs)), 0),
     "equal ranks, printed": ("a.log", lambda xs: "".join(f"[rank{r}]: step {s} loss {x}\n" for s, x in enumerate(xs) for r in range(8)), 0),
     "ranks": ("a.jsonl", lambda xs: "".join(f'{{"step": {s}, "rank": {r}, "loss": {x + r - 3.5}}}\n' for s, x in enumerate(xs) for r in range(8)), 0),
     "ranks one after the other": ("a.log", lambda xs: "".join(f"{r}: step {s} loss {x + r - 1.5:.6f}\n" for r in range(4) for s, x in enumerate(xs)), 0),
     "microbatches": ("a.jsonl", lambda xs: "".join(f'{{"step": {s}, "micro_step": {m}, "loss": {x + m - 0.5}}}\n' for s, x in enumerate(xs) for m in range(2)), 0),
 }  # fmt: skip
+
+
+ASKED = {
+    **dict.fromkeys([name for name in LAYOUTS if name.startswith("epochs")], ("restarts", "join")),
+    **dict.fromkeys(["ranks", "ranks one after the other", "microbatches"], ("rank", "mean")),
+}
+"""Layout -> the option without which it may be several series."""
 
 
 def put(path: Path, text: str) -> Path:
@@ -90,14 +96,18 @@ def put(path: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_content_decides_and_the_gap_is_seen(name, tmp_path):
+def test_content_decides_and_the_gap_is_seen(name, tmp_path, capsys):
     file, write, first = LAYOUTS[name]
     pair = [put(tmp_path / side / file, write(made.loss)) for side, made in (("a", BF16), ("b", WORSE), ("c", FP8))]
-    run = runs.read(pair[0])
+    option, value = ASKED.get(name, ("", ""))
+    run = runs.read(pair[0], **({option: value} if option else {}))
     assert run.points == list(range(first, first + N)) and (run.replaced, run.not_finite, run.empty) == (0, [], [])
     assert run.loss == pytest.approx(BF16.loss, abs=1e-4)
-    assert main(["verdict", str(pair[0]), str(pair[1])]) == 1
-    assert main(["verdict", str(pair[0]), str(pair[2])]) == 0
+    told = [f"--{option}", value] if option else []
+    assert main(["verdict", str(pair[0]), str(pair[1]), *told]) == 1
+    assert main(["verdict", str(pair[0]), str(pair[2]), *told]) == 0
+    if option:
+        assert main(["verdict", str(pair[0]), str(pair[1])]) == 2 and f"--{option} {value}" in capsys.readouterr().err
 
 
 NAN = math.nan
@@ -135,10 +145,11 @@ WRITERS: dict[str, tuple[str, Callable[[float], str], Text]] = {
 def test_nan_of_fp8_fails_with_its_step(writer, losses, tmp_path, capsys):
     file, show, write = WRITERS[writer]
     pair = [put(tmp_path / side / file, write([show(x) for x in xs])) for side, xs in (("a", BF16.loss), ("b", losses))]  # type: ignore[misc]
-    assert main(["verdict", "--unfiltered", *map(str, pair)]) == 1
+    options = ["--unfiltered", "--restarts=join"] if writer == "epochs" else ["--unfiltered"]
+    assert main(["verdict", *options, *map(str, pair)]) == 1
     first = next(s for s, x in enumerate(losses) if not math.isfinite(x))
     assert f"at step {first} (" in capsys.readouterr().out.splitlines()[0]
-    assert main(["verdict", "--unfiltered", *map(str, pair[::-1])]) == 2
+    assert main(["verdict", *options, *map(str, pair[::-1])]) == 2
 
 
 def test_nan_of_one_rank_fails(tmp_path, capsys):
@@ -180,7 +191,7 @@ def test_last_line_that_was_cut_does_not_count(form, cut, tmp_path):
 def test_line_of_a_killed_process_is_left_out(tmp_path):
     lines = [f'{{"step": {s}, "loss": {x}}}\n' for s, x in enumerate(BF16.loss)]
     path = put(tmp_path / "a.jsonl", "".join([*lines[:120], lines[120][:22], *lines[110:]]))
-    run = runs.read(path)
+    run = runs.read(path, restarts="replace")
     assert (len(run.points), run.replaced, run.notes) == (N, 9, ["1 incomplete lines are left out"])
     assert run.loss == BF16.loss
 

@@ -55,7 +55,7 @@ def test_resumed_run_keeps_the_last_writer(tmp_path):
     )
     for write, path in ((automodel, tmp_path / "jsonl"), (megatron_tensorboard, tmp_path / "events")):
         write(path, first)
-        run = runs.read(write(path, again))
+        run = runs.read(write(path, again), restarts="replace")
         assert run.replaced == 10
         assert run.loss == pytest.approx([*(x + 1 for x in whole.loss[:30]), *whole.loss[30:]], rel=1e-6)
 
