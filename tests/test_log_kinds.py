@@ -100,7 +100,7 @@ def test_content_decides_and_the_gap_is_seen(name, tmp_path, capsys):
     file, write, first = LAYOUTS[name]
     pair = [put(tmp_path / side / file, write(made.loss)) for side, made in (("a", BF16), ("b", WORSE), ("c", FP8))]
     option, value = ASKED.get(name, ("", ""))
-    run = runs.read(pair[0], **({option: value} if option else {}))
+    run = runs.read(pair[0], **({option: value} if option else {}))  # type: ignore[arg-type]
     assert run.points == list(range(first, first + N)) and (run.replaced, run.not_finite, run.empty) == (0, [], [])
     assert run.loss == pytest.approx(BF16.loss, abs=1e-4)
     told = [f"--{option}", value] if option else []
