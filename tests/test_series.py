@@ -151,6 +151,13 @@ def test_no_option_hides_a_nan_of_any_row(case, at, ahead, place, tmp_path_facto
     assert found or "a loss is not finite at step" in error
 
 
+def test_second_loss_below_one_step_is_a_second_value(tmp_path):
+    blocks = (f"Step {s}/60\nStep {s}/60\n  - Loss: {x}\n  - Loss: {x + 1}\n" for s, x in enumerate(A))
+    (tmp_path / "a.log").write_text("".join(blocks))
+    with pytest.raises(ValueError, match="several rows of Step 0 have different losses"):
+        runs.read(tmp_path / "a.log")
+
+
 @pytest.mark.parametrize("format", RANKED)
 def test_equal_rows_of_ranks_are_one_series(format, tmp_path):
     name, write = FORMATS[format]
@@ -165,7 +172,7 @@ def test_equal_rows_of_ranks_are_one_series(format, tmp_path):
 OPTIONS = [
     ("--rank 5", ranks, "unknown value of --rank '5'"),
     ("--run 3", second_run, "it holds 2 runs, and none is --run 3"),
-    ("--run 1 --restarts join", second_run, "give one of them"),
+    ("--run 0", second_run, "the Nth run of a file (from 1)"),
     ("--rank mean", rank_changes, "so they have no mean"),
     ("--rank any", rank_changes, "--restarts replace"),
 ]
