@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from fp8parity.judging.pair import PairVerdict
 from fp8parity.records.storage import write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import WRITERS, megatron_tensorboard
+from log_files import WRITERS, deepspeed, megatron_tensorboard
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -182,3 +183,35 @@ def test_rows_without_a_value_are_read(made, expected, write, tmp_path):
     assert {name: getattr(run, name) for name in expected} == expected
     write_json(tmp_path / "kept.json", run)
     assert runs.read(tmp_path / "kept.json").model_dump_json() == run.model_dump_json()
+
+
+@pytest.mark.parametrize("write", [megatron_tensorboard, deepspeed])
+def test_two_folders_of_a_run_are_asked_for(write, tmp_path):
+    first, second = (replace(curve(steps=50), first=at) for at in (1, 31))
+    write(tmp_path / "run" / "a", first)
+    write(tmp_path / "run" / "b", second)
+    with pytest.raises(ValueError, match="such as .* name one of them, or say --restarts replace"):
+        runs.read(tmp_path / "run")
+    run = runs.read(tmp_path / "run", restarts="replace")
+    assert len(run.points) == 80 and run.loss == pytest.approx([*first.loss[:30], *second.loss])
+
+
+def test_rows_without_a_step_are_taken_by_run(tmp_path):
+    text = "".join(f"{{'loss': {2 + i}, 'learning_rate': 0.1, 'epoch': {i / 100}}}\n" for i in range(40))
+    (tmp_path / "a.log").write_text(text + text.replace("'loss': ", "'loss': 1"))
+    with pytest.raises(ValueError, match="go back once, from 40 to 1: --run N if it holds 2 runs"):
+        runs.read(tmp_path / "a.log")
+    with pytest.raises(ValueError, match="no step that a restarted run logs again"):
+        runs.read(tmp_path / "a.log", restarts="replace")
+    run = runs.read(tmp_path / "a.log", run=2)
+    assert (run.points, run.loss[0], "run 2 of 2 is taken" in run.taken) == ([*range(1, 41)], 12, True)
+
+
+def test_rows_of_ranks_that_nothing_names_are_averaged_if_asked(tmp_path):
+    """The last step was not logged by both."""
+    lines = [f"step {s} loss {x}\n" for s in range(1, 41) for x in (2 + s, 4 + s)]
+    (tmp_path / "a.log").write_text("".join(lines[:-1]))
+    with pytest.raises(ValueError, match=r"several rows of step 1 have different losses \(3, 5\): --rank mean"):
+        runs.read(tmp_path / "a.log")
+    run = runs.read(tmp_path / "a.log", rank="mean")
+    assert (run.points, run.loss) == ([*range(1, 40)], [3.0 + s for s in range(1, 40)])
