@@ -258,13 +258,13 @@ def pods(*losses: list[float]) -> list[Row]:
 SECOND = [*series(FP8), *series([x * 1.01 for x in FP8[:70]])]
 PODS, SRUN = "kubectl logs --prefix", "Megatron, srun -l"
 PAIRS = [
-    (SRUN, changes_rank(BF16), changes_rank(LATE), "", 1, "the loss is higher"),
+    (SRUN, changes_rank(BF16), changes_rank(LATE), "", 1, "left BF16"),
     (SRUN, changes_rank(BF16), changes_rank(LATE), "--rank any --restarts replace", 1, "120 points, steps 1 to 120"),
     (PODS, pods(BF16, BF16), pods([*FP8[:70], *[NAN] * 50], FP8), "", 1, "not finite at step 71 (50 in all)"),
     (PODS, pods(BF16, BF16), pods([*FP8[:70], *[NAN] * 50], FP8), "--rank worker-1", 1, "not finite at step 71"),
     ("printed", series(BF16), SECOND, "", 2, "--run N"),
     ("printed", series(BF16), SECOND, "--run 1", 0, "run 1 of 2 is taken"),
-    ("printed", series(BF16), SECOND, "--run 2", 2, "the second at 70"),
+    ("printed", series(BF16), SECOND, "--run 2", 2, "FP8 ends at step 70"),
     ("NeMo-RL", series(BF16), series([x * 1.01 for x in FP8]), "", 1, "the loss is higher"),
     ("Megatron, srun -l", series(BF16), series(FP8[:50]), "", 1, "not finite at step 51"),
 ]
