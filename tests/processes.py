@@ -118,7 +118,7 @@ def _kept() -> Iterator[None]:
     with ExitStack() as stack:
         for registry in (recipes.RECIPES, ADAPTERS, CHECKS, corpus.CORPORA):
             stack.enter_context(registry.restored())
-        for cache in (provenance.commit, emulation.kernel):
+        for cache in (provenance.tree, emulation.kernel):
             cache.cache_clear()
             stack.callback(cache.cache_clear)
         yield

@@ -58,7 +58,7 @@ def prepare(patch: pytest.MonkeyPatch, end: Callable[[], None] = die) -> None:
     patch.setattr(Checkpoint, "save", save)
     patch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
     patch.setattr("fp8parity.runner.LONG_STEPS", 12)
-    patch.setattr(provenance, "commit", lambda: ("abc", False))
+    patch.setattr(provenance, "tree", lambda folder: provenance.Tree("abc", dirty=False))
     patch.setattr(emulation, "compiles", lambda: False)
 
 
@@ -180,11 +180,11 @@ def other_build(monkeypatch, path: Path) -> None:
 
 
 def other_commit(monkeypatch, path: Path) -> None:
-    monkeypatch.setattr(provenance, "commit", lambda: ("def", False))
+    monkeypatch.setattr(provenance, "tree", lambda folder: provenance.Tree("def", dirty=False))
 
 
 def dirty(monkeypatch, path: Path) -> None:
-    monkeypatch.setattr(provenance, "commit", lambda: ("abc", True))
+    monkeypatch.setattr(provenance, "tree", lambda folder: provenance.Tree("abc", dirty=True))
 
 
 def cut(monkeypatch, path: Path) -> None:

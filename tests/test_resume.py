@@ -26,7 +26,7 @@ BF16, CURRENT = cell("bf16", "native", "nano"), cell("te-current", "emulated", "
 @pytest.fixture
 def trained(monkeypatch) -> list[tuple[str, int]]:
     """The runs that were trained, in order. A clean tree, whatever the developer's tree is."""
-    monkeypatch.setattr(provenance, "commit", lambda: ("abc", False))
+    monkeypatch.setattr(provenance, "tree", lambda folder: provenance.Tree("abc", dirty=False))
     runs: list[tuple[str, int]] = []
     train = loop.train
 
