@@ -156,7 +156,7 @@ def test_a_recipe_that_stopped_with_bf16_is_not_to_blame(runs, side, recipe, bf1
     assert (change(found).moved, change(found).effect) == (moved, effect)
     if bf16:
         assert (change(found, "bf16").moved, change(found, "bf16").effect) == ("framework changed", effect)
-        assert found.sentence.startswith(f"Framework changed: {change(found, 'bf16').name} ")
+        assert found.sentence.startswith(f"BF16 changed: {change(found, 'bf16').name} ")
 
 
 @pytest.mark.parametrize(("control", "effect"), [(0.02, "regression"), (-0.02, "gain")])
@@ -171,7 +171,7 @@ def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, n
     )
     both = compared(runs(), runs("2.13.0", control=control, recipe=3 * control))
     assert (change(both).moved, change(both).notes) == ("both changed", [])
-    assert found.sentence.startswith("Framework changed: bf16-nano-native loss ")
+    assert found.sentence.startswith("BF16 changed: bf16-nano-native loss ")
 
 
 def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):

@@ -38,7 +38,7 @@ def having(runs, trajectory):
 def test_first_line_blames_cudnn_that_changed_alone(having):
     found = compared(having(OLD), having(NEW, control=0.02))
     assert found.code == 1
-    assert found.sentence.startswith("Framework changed: bf16-nano-native loss +2")
+    assert found.sentence.startswith("BF16 changed: bf16-nano-native loss +2")
     assert found.sentence.endswith("(cuDNN 9.10.2 -> 9.13.0).")
     assert [(u.name, u.old, u.new) for u in found.updates] == [("cuDNN", "9.10.2", "9.13.0")]
 

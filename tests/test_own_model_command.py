@@ -55,6 +55,28 @@ def test_golden_is_recorded_then_judged(tmp_path):
     assert "micro" not in done.stdout and "[te-current-tiny" not in done.stdout
 
 
+@pytest.mark.slow
+def test_edited_model_is_blamed_and_no_framework(tmp_path):
+    project = make(tmp_path)
+    assert start(project, "--golden-update").returncode == 0
+    commit(project)
+    kept = ("--recipe", "bf16", "--recipe", "te-current", "--parity-records")
+    assert start(project, *kept, "old").returncode == 0
+    model = project / "my_models.py"
+    model.write_text(model.read_text().replace("self.causal = True", "self.causal = False"))
+    done = start(project, *kept, "new")
+    edited = "no package did: your code did (uncommitted changes in my_models.py)"
+    assert done.returncode == 1 and "drift" in done.stdout and f"BF16 changed and {edited}" in done.stdout, done.stdout
+    assert "the framework changed" not in done.stdout
+    for old, new in (("old", "new"), ("new", "old")):
+        done = run("fp8parity", "compare", old, new, cwd=project)
+        assert done.stdout.splitlines()[0].endswith(
+            f"{'earlier ' * (old == 'new')}uncommitted changes in my_models.py)."
+        )
+    commit(project)
+    assert "BF16 changed and no package did: your code did (commit " in start(project, *kept, "later").stdout
+
+
 WRONG = {
     "my_models": "--model-factory takes MODULE:FUNCTION, not 'my_models'",
     "my_modles:gpt2": "--model-factory my_modles:gpt2: no module my_modles in",

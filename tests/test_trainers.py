@@ -127,9 +127,11 @@ def test_set_of_a_program_is_judged_and_compared_later(project, judged, tmp_path
     script = tmp_path / "new" / "train.py"
     script.write_text(script.read_text().replace("lr = a.lr", "lr = 0.3 * a.lr"))  # of both arms
     kept = ("--recipe", "bf16", "--recipe", "te-current")
-    assert "drift" in gate(tmp_path / "new", *kept).stdout
+    edited = "no package did: your code did (uncommitted changes in train.py)"
+    drifted = gate(tmp_path / "new", *kept).stdout
+    assert "drift" in drifted and f"BF16 changed and {edited}" in drifted and "the framework changed" not in drifted
     done = run("fp8parity", "compare", ".parity", str(tmp_path / "new" / ".parity"), cwd=project)
-    assert done.returncode == 1 and "bf16-bigram-native" in done.stdout, done.stdout
+    assert done.returncode == 1 and "bf16-bigram-native" in done.stdout and edited in done.stdout, done.stdout
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trajectories
 from fp8parity.judging import loss
+from fp8parity.judging.evidence import NOTHING
 from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.preconditions import fault
 from fp8parity.judging.references.inventories import Inventories
@@ -66,7 +67,7 @@ def test_a_run_with_a_fault_is_named(side, changes, status, words):
     found = judged(side, changes, golden_of_eight())
     says = words.format(name="BF16, seed 1" if side == "bf16" else "seed 1")
     if side == "bf16" and "non-finite" in words:
-        status, says = "drift", f"{says}; the framework changed, not the recipe"
+        status, says = "drift", f"{says}; BF16 changed and {NOTHING}"
     assert (found.status, found.headline, found.lines) == (status, says, [])
     assert (some(found.loss).seeds, some(found.loss).gap) == ([0, 1, 2], None)
 

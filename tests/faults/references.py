@@ -127,14 +127,16 @@ GAPS = ("loss", "grad_norm", "first_losses", "first_gradients")
 EDITED = "micro-topics.json: its values do not match their digest: they were edited after"
 unclear = partial(fault, code=2, where="fp8parity compare")
 GOLDENS = {
-    "golden of a framework that trained wrongly": red(_golden(_moved_by(1.01), recorded=True), "the framework changed"),
+    "golden of a framework that trained wrongly": red(
+        _golden(_moved_by(1.01), recorded=True), "BF16 changed and no package did"
+    ),
     "tail of a golden high, and a recipe high": red(
         _golden(_moved_by(1.0005, 240), recorded=True, factor=1.0012),
         (
             "BF16 is -0.05",
             "from its golden, and the recipe +0.12",
             "from BF16 (sound runs +0.0",
-            ": framework and recipe changed",
+            ": BF16 and the recipe changed and no package did",
         ),
     ),
     **{
