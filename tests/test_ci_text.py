@@ -72,5 +72,5 @@ def test_compare_annotates_what_is_worse(trajectory, tmp_path, capsys, monkeypat
     assert main(["compare", str(tmp_path / "old"), str(tmp_path / "new"), "--golden-dir", str(tmp_path)]) == 1
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("::error")]
     assert len(lines) == 1
-    assert lines[0].startswith("::error title=te-current-nano-emulated loss%3A recipe changed%3A regression::")
+    assert lines[0].startswith("::error title=te-current-nano-emulated loss%3A recipe changed%3A worse::")
     assert "# FP8 parity: OLD and NEW" in (tmp_path / "s.md").read_text()

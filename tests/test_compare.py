@@ -8,7 +8,7 @@ import pytest
 import two_sides
 from fp8parity.judging import stats
 from fp8parity.judging.policy.rows import Rule
-from fp8parity.records.schema import NonFinite, Trajectory
+from fp8parity.records.schema import NonFinite, TrainerRun, Trajectory
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared
 
@@ -89,8 +89,8 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
             "bf16",
             (1,),
             "framework changed",
-            "regression",
-            1,
+            "unknown",
+            2,
             "first step of BF16 in NEW: gradient norm 0.9600x OLD's, ",
         ),
     ],
@@ -185,3 +185,10 @@ def test_a_shift_of_bf16_is_judged_by_the_row_of_bf16(trajectory):
         0,
         [("noise", "none")] * 2,
     )
+
+
+def test_runs_of_a_trainer_without_norms_are_compared(runs):
+    program = TrainerRun(file="t.toml", command=["train"], status=0, output=[], log="log.jsonl")
+    bare = {"trainer": program, "validation": [], "grad_norm": []}
+    assert compared(runs(**bare), runs("2.13.0", **bare)).code == 0
+    assert compared(runs(**bare), runs("2.13.0", recipe=0.02, **bare)).code == 1

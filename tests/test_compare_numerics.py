@@ -38,7 +38,8 @@ def measured(trajectory):
     ("old", "new", "moved", "effect", "code"),
     [
         ({}, {"sqnr": 28.4}, "noise", "none", 0),
-        ({}, {"sqnr": 28.2}, "recipe changed", "none", 0),
+        ({}, {"sqnr": 28.2}, "noise", "none", 0),
+        ({"sqnr": 28.01}, {"sqnr": 27.99}, "recipe changed", "regression", 1),
         ({}, {"sqnr": 27.9}, "recipe changed", "regression", 1),
         ({}, {"sqnr": 29.1}, "recipe changed", "regression", 1),
         ({"sqnr": 28.9}, {"sqnr": 28.1}, "recipe changed", "regression", 1),
