@@ -69,7 +69,7 @@ class TestLosses:
         fields = [row[-1] for row in reports.texts(reports.tables(made)["Losses of tiny"])]
         assert [i for i, text in enumerate(fields) if ", out)" in text] == list(range(10, 20))
         assert all(re.fullmatch(r"3\.\d{4} \(\+(5\.9|6\.0)\d%, out\)", text) for text in fields[10:])
-        assert "left the band at step 80" in made.sentence
+        assert "left the band in steps 80 to 87" in made.sentence
 
 
 class TestGaps:
