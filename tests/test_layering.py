@@ -33,7 +33,7 @@ ROOMS = {
     "runs": "records did_you_mean",
     "bisection": "trainers",
     "prediction": "recipes workload records",
-    "judging": "records runs shipped",
+    "judging": "records runs shipped did_you_mean",
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner trainers checks training recipes workload records did_you_mean",
