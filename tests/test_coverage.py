@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.cli.common import catalogue
 from fp8parity.gate import plugin, selection
 from fp8parity.judging import policy as policies
 from fp8parity.judging import references
@@ -18,6 +17,7 @@ from fp8parity.judging.references import Goldens
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.references.timed import SpeedGolden
+from fp8parity.recipes.registry import catalogue
 from fp8parity.records.cell import TRAINER_CORPUS, Cell, Execution
 from fp8parity.records.check_names import CHECKS
 from fp8parity.records.schema import AnyRecord, Measurement, Measurements
