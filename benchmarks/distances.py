@@ -32,10 +32,10 @@ def main(paths: list[Path]) -> None:
                     distance, unit = identity.distance(run, control, golden)
                     (shares if unit == identity.OF_NOISE else steps).append((distance, name))
                 if seed:
-                    row = rules.loss_row(cell)
-                    limits = tolerances.recipe_limits(golden, cell.recipe, row)
+                    row, limits_of = rules.loss_row(cell), rules.thresholds(cell)
+                    limits = tolerances.recipe_limits(golden, cell.recipe, row, limits_of)
                     if cell.is_control:
-                        limits = tolerances.control_limits(golden, row)
+                        limits = tolerances.control_limits(golden, row, limits_of)
                     last = limits.validations.half[-1]
                     found = np.array([v for _, v in run.validation]) / np.array(seed.mean_validation) - 1
                     gaps["early"] += [(float(abs(g) / last), name) for g in found[:-1]]

@@ -21,9 +21,10 @@ from fp8parity import cli
 from fp8parity.cli.common import Command
 from fp8parity.gate.options import OPTIONS
 from fp8parity.judging import decide, verdict
-from fp8parity.judging.policy import TABLES, claims, known_failures
+from fp8parity.judging.policy import TABLES, Policy, claims, known_failures
 from fp8parity.judging.policy.rows import Numbers
 from fp8parity.judging.policy.selectors import Row, Selector
+from fp8parity.judging.policy.thresholds import Threshold, Thresholds
 from fp8parity.records.cell import Strict
 from fp8parity.records.check_names import CHECKS
 from fp8parity.report.sentence import PAGES
@@ -90,8 +91,18 @@ def policy() -> str:
     for file, kinds in POLICY.items():
         parts.append(f"## {file}")
         for name, kind in kinds.items():
-            parts += [f"### {name}", paragraph(kind), keys(kind)]
+            parts += [f"### {name}", paragraph(kind), keys(kind), *([thresholds()] if kind is Threshold else [])]
     return "\n\n".join(parts)
+
+
+def thresholds() -> str:
+    """Return the names of thresholds with their shipped numbers."""
+    shipped: dict[str, list[str]] = {}
+    for row in sorted(Policy(path=Path()).threshold, key=lambda row: bool(row.model)):
+        of = f" ({', '.join(row.model)})" if row.model else ""
+        shipped.setdefault(row.name, []).append(f"`{row.value:g}`{of}")
+    told = dict(terms(Thresholds.__doc__ or ""))
+    return table(("name", "shipped", "meaning"), *((f"`{n}`", ", ".join(v), code(told[n])) for n, v in shipped.items()))
 
 
 def paragraph(kind: type) -> str:

@@ -12,6 +12,7 @@ from itertools import combinations
 from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.evaluate import evaluate, stages
 from fp8parity.judging.policy import Policy
+from fp8parity.judging.policy.rows import window_of
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.references import noise as spreads
@@ -115,7 +116,7 @@ def with_spreads(golden: Golden, pairs: Sequence[spreads.Pair], rules: Policy) -
         groups.setdefault(rules.loss_row(run.cell).model_dump_json(), []).append((run, control))
     for found in groups.values():
         if len({run.seed for run, _ in found}) >= spreads.LEAST_SEEDS:
-            made = spreads.measure_noise(found, golden, rules.loss_row(found[0][0].cell).window)
+            made = spreads.measure_noise(found, golden, window_of(golden.steps))
             kept = [made, *kept]  # the first noise of a recipe counts
     return golden.model_copy(update={"noise": kept})
 

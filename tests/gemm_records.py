@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import reports
 from fp8parity.judging import gemms
-from fp8parity.judging.policy import GemmRow
+from fp8parity.judging.policy import GemmRow, Policy
 from fp8parity.judging.references import pooling
 from fp8parity.judging.references.timed import GemmGolden
 from fp8parity.judging.verdict import Verdict
@@ -19,6 +21,7 @@ GPU = "NVIDIA Made Up"
 ROW = GemmRow(
     band=0.05, place_band=0.1, bf16_band=0.1, error=0.3, bf16_error=0.01, error_band=0.15, why="made up for the tests"
 )
+THRESHOLDS = Policy(path=Path("policy.toml")).thresholds(Cell(model="tiny", recipe="bf16", execution=Execution.NATIVE))
 CALM = Watch(busy_before=0, busy_after=0, sm_clocks=[1980] * 12, throttled=[], power_capped=0.0)
 PEAK = 800e12
 """The made-up measured BF16 peak in FLOP/s."""
@@ -113,4 +116,4 @@ def watched(**changes: object) -> Watch:
 
 def judged(record: GemmTimes, golden: GemmGolden | None = None) -> Verdict:
     """The verdict on a record, beside a golden of the calm record if none is given."""
-    return gemms.judge(record, golden or pooling.updated(None, [made()]), ROW)
+    return gemms.judge(record, golden or pooling.updated(None, [made()]), ROW, THRESHOLDS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from fp8parity.judging import loss
 from fp8parity.judging.policy import LossRow, Policy
+from fp8parity.judging.policy.thresholds import Threshold
 from fp8parity.judging.references import noise as spreads
 from fp8parity.judging.references.loss import Golden, from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
@@ -17,7 +18,7 @@ from fp8parity.records.schema import Trajectory
 Make = Callable[..., Trajectory]
 STEPS, TAIL, SEEDS = 160, 40, range(3)
 ROW = LossRow(
-    margin=0.001, seeds=(3,), sd=1e-4, sd_df=20, bf16_margin=2e-4, min_step_band=5e-4, min_norm_band=0.02, min_context_learned=0.5,
+    margin=0.001, seeds=(3,), bf16_margin=2e-4, min_step_band=5e-4, min_norm_band=0.02, min_context_learned=0.5,
     why="made-up runs with a noise of 0.01%",
 )  # fmt: skip
 
@@ -64,8 +65,12 @@ def judged(
     controls: Sequence[Trajectory],
     tmp_path: Path = Path("policy.toml"),
     row: LossRow = ROW,
+    thresholds: Sequence[Threshold] = (),
 ) -> Verdict:
-    return loss.judge(runs, controls, golden, Policy(path=tmp_path, loss=(row,)), MeasuredNumbers())
+    """The verdict by a row and by the shipped thresholds with these after them."""
+    rules = Policy(path=tmp_path, loss=(row,))
+    rules = rules.model_copy(update={"threshold": (*rules.threshold, *thresholds)})
+    return loss.judge(runs, controls, golden, rules, MeasuredNumbers())
 
 
 def at(start: int, stop: int, value: float) -> np.ndarray:

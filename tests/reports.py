@@ -35,7 +35,7 @@ PARTS = ("attention.q", "attention.k", "attention.v", "attention.o", "mlp.gate",
 LINEARS = [f"{i}.{part}_proj" for i in range(8) for part in PARTS]
 
 
-ROW = LossRow(margin=0.005, window=8, why="the row of all made-up cells")
+ROW = LossRow(margin=0.005, why="the row of all made-up cells")
 
 
 def provenance(**changes: object) -> Provenance:

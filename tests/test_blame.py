@@ -69,7 +69,7 @@ def test_what_differs_is_named(old, new, own, text):
 
 
 RULES = Policy(
-    path=Path("policy.toml"), loss=(LossRow(margin=0.005, seeds=(3,), window=4, min_loss_drop=0, why="a made-up row"),)
+    path=Path("policy.toml"), loss=(LossRow(margin=0.005, seeds=(3,), min_loss_drop=0, why="a made-up row"),)
 )
 PROGRAM = TrainerRun(file="t.toml", command=["train"], status=0, output=[], log="log.jsonl")
 

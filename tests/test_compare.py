@@ -7,6 +7,7 @@ import math
 import pytest
 import two_sides
 from fp8parity.judging import stats
+from fp8parity.judging.compare import loss as losses
 from fp8parity.judging.policy.rows import Rule
 from fp8parity.records.schema import NonFinite, TrainerRun, Trajectory
 from narrowed import some
@@ -127,11 +128,11 @@ def test_other_experiments_are_never_compared(runs, field):
     assert found.code == 2
 
 
-def test_a_change_of_two_gaps_has_the_spread_of_both(runs):
-    """Each gap has the standard deviation of the row, so their difference has sqrt(2) times as much."""
-    row = POLICY.loss[0].model_copy(update={"sd": 1e-3, "sd_df": 20})
-    found = change(compared(runs(), runs("2.13.0", noise=1.0), POLICY.model_copy(update={"loss": (row,)})))
-    wide = stats.mean_interval(two_sides.JITTER[:3], row.alpha, stats.Prior(1e-3 * math.sqrt(2), 20))
+def test_a_change_of_two_gaps_has_the_spread_of_both(runs, monkeypatch):
+    """Each gap has the measured standard deviation, so their difference has sqrt(2) times as much."""
+    monkeypatch.setattr(losses, "prior_of", lambda golden, recipe: stats.Prior(1e-3, 20))
+    found = change(compared(runs(), runs("2.13.0", noise=1.0)))
+    wide = stats.mean_interval(two_sides.JITTER[:3], 0.05, stats.Prior(1e-3 * math.sqrt(2), 20))
     assert found.recipe and (found.recipe.low, found.recipe.high) == pytest.approx((wide.low, wide.high), rel=1e-2)
 
 

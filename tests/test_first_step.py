@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, nan
 from pathlib import Path
 
 import paired
 import pytest
-from fp8parity.judging import gradients, loss
+from fp8parity.judging import loss
 from fp8parity.judging.decide import Changed
 from fp8parity.judging.gradients import TOTAL, numbers_of
 from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.policy.rows import Band, Rule
+from fp8parity.judging.policy.thresholds import Threshold
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
 from fp8parity.judging.verdict import Failing
@@ -144,9 +146,10 @@ def test_the_number_to_store_is_the_mean_ratio_of_the_seeds(trajectory, norms, m
     )
 
 
-@pytest.fixture(autouse=True)
-def measured(run, monkeypatch):
-    monkeypatch.setattr(gradients, "PROBED_MODELS", frozenset({run().cell.model}))
+MEASURED = tuple(
+    t.model_copy(update={"model": ()}) for t in Policy(path=Path("policy.toml")).threshold if "micro" in t.model
+)
+"""The thresholds of the models of sound runs, for the made-up one."""
 
 
 def probes(early: float, late: float, worst: float | None = None) -> list[Probed]:
@@ -156,11 +159,11 @@ def probes(early: float, late: float, worst: float | None = None) -> list[Probed
     ]
 
 
-def probed_verdict(run, golden, found: list[Probed], **changes: object):
+def probed_verdict(run, golden, found: list[Probed], thresholds: Sequence[Threshold] = MEASURED, **changes: object):
     """The verdict on three seeds; the second has these probes."""
     given = [{"probes": probes(25.0, 21.0)} if seed != 1 else {"probes": found} | changes for seed in SEEDS]
     runs = [run("te-current", seed, noise=3, **fields) for seed, fields in zip(SEEDS, given, strict=True)]
-    return paired.judged(golden, runs, [run(seed=seed) for seed in SEEDS])
+    return paired.judged(golden, runs, [run(seed=seed) for seed in SEEDS], thresholds=thresholds)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,6 @@ def test_a_run_on_record_since_before_the_probe_is_the_same_run(run):
 @pytest.mark.parametrize(
     ("found", "status"), [(probes(25.0, 2.0), "pass"), (probes(25.0, 21.0, -3.0), "pass"), (probes(25.0, 33.1), "fail")]
 )
-def test_only_a_rise_is_judged_in_a_model_that_was_not_measured(run, golden, found, status, monkeypatch):
+def test_only_a_rise_is_judged_in_a_model_that_was_not_measured(run, golden, found, status):
     """The gradient of a large batch falls further, and that of one expert may have nothing in common with BF16's."""
-    monkeypatch.setattr(gradients, "PROBED_MODELS", frozenset())
-    assert probed_verdict(run, golden, found).status == status
+    assert probed_verdict(run, golden, found, ()).status == status

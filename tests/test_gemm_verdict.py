@@ -10,7 +10,7 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.gemm_sums import total
 from fp8parity.judging.references import Goldens, pooling
 from fp8parity.records.gemms import GemmMode
-from gemm_records import GPU, ROW, changed, judged, made, slower, watched
+from gemm_records import GPU, ROW, THRESHOLDS, changed, judged, made, slower, watched
 
 LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
 
@@ -57,8 +57,8 @@ def test_a_golden_that_was_capped_expects_a_cap():
 
 def test_without_a_golden_faults_of_every_machine_are_still_found():
     silent = changed(made(), "down dgrad kernel", kernels=["nvjet_sm90_tst"])
-    assert gemms.judge(made(), None, ROW).status == "no-golden"
-    assert gemms.judge(silent, None, ROW).status == "fail"
+    assert gemms.judge(made(), None, ROW, THRESHOLDS).status == "no-golden"
+    assert gemms.judge(silent, None, ROW, THRESHOLDS).status == "fail"
 
 
 def test_a_gemm_that_only_the_golden_has_is_lost():
@@ -112,4 +112,4 @@ def test_one_wgrad_that_adds_to_its_result_is_judged_and_red():
 @pytest.mark.parametrize(("change", "status"), [(0.9, "pass"), (1.0 / 1.11, "pass"), (0.5, "drift")])
 def test_bf16_may_change_by_its_band(change, status):
     rules = ROW.model_copy(update={"bf16_band": 0.25})
-    assert gemms.judge(slower(made(), 1 / change), pooling.updated(None, [made()]), rules).status == status
+    assert gemms.judge(slower(made(), 1 / change), pooling.updated(None, [made()]), rules, THRESHOLDS).status == status

@@ -30,8 +30,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("golden")
     made = golden_of(runner(trajectories.made))
     write_json(folder / made.path, made.sealed())
-    pooling.store(folder, timings.made(), timings.ROW)
-    pooling.store(folder, gemm_records.made(), gemm_records.ROW)
+    pooling.store(folder, timings.made(), timings.POLICY)
+    pooling.store(folder, gemm_records.made(), timings.POLICY)
     return folder
 
 

@@ -73,9 +73,9 @@ class TestLoss:
         assert store.read(path, Golden).noise == (golden.noise if kept else [])
 
 
-NATIVE = LossRow(margin=0.001, window=8, execution=(Execution.NATIVE,), seeds=(3,), why="made-up native runs")
-EMULATED = LossRow(margin=0.001, window=8, execution=(Execution.EMULATED,), seeds=(2, 3), why="made-up emulated runs")
-APART = LossRow(margin=0.002, window=8, recipe=("te-block", "te-mxfp8"), why="made-up runs of others")
+NATIVE = LossRow(margin=0.001, execution=(Execution.NATIVE,), seeds=(3,), why="made-up native runs")
+EMULATED = LossRow(margin=0.001, execution=(Execution.EMULATED,), seeds=(2, 3), why="made-up emulated runs")
+APART = LossRow(margin=0.002, recipe=("te-block", "te-mxfp8"), why="made-up runs of others")
 
 
 class TestNoise:
@@ -139,7 +139,7 @@ def entry_after(folder: Path, *records: Any) -> Any:
     kind: type[Any] = SpeedGolden
     for record in records:
         kind = GemmGolden if hasattr(record, "gemms") else SpeedGolden
-        pooling.store(folder, record, gemm_records.ROW if kind is GemmGolden else timings.ROW)
+        pooling.store(folder, record, timings.POLICY)
     [entry] = store.load(folder, kind).popitem()[1].cells.values()
     assert isinstance(entry, Entry)
     return entry
@@ -198,7 +198,6 @@ class TestTimes:
         ],
     )  # fmt: skip
     def test_unsuitable_times_are_refused(self, tmp_path, record, words):
-        row = gemm_records.ROW if hasattr(record, "gemms") else timings.ROW
         with pytest.raises(ValueError, match=f"golden of te-current-.*-native refused: .*{words}"):
-            pooling.store(tmp_path, record, row)
+            pooling.store(tmp_path, record, timings.POLICY)
         assert not (tmp_path / "throughput").exists()

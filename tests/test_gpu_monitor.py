@@ -11,7 +11,7 @@ from fp8parity.judging import speed
 from fp8parity.judging.references import pooling
 from fp8parity.records.times import Watch
 from fp8parity.timing import monitor as gpu_monitor
-from timings import ROW, made
+from timings import ROW, THRESHOLDS, made
 
 
 class FakeNvml(SimpleNamespace):
@@ -59,7 +59,7 @@ def watched(monkeypatch, used=(0, 0), reasons=(0, 0, 0), clocks=(1980, 1980, 198
 )
 def test_a_disturbed_gpu_makes_a_verdict_inconclusive(monkeypatch, options, status, words):
     golden = pooling.updated(None, [made()])
-    found = speed.judge(made(watch=watched(monkeypatch, **options)), golden, ROW)
+    found = speed.judge(made(watch=watched(monkeypatch, **options)), golden, ROW, THRESHOLDS)
     assert found.status == status and words in found.headline
 
 

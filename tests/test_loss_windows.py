@@ -15,8 +15,6 @@ from paired import ROW, SEEDS, STEPS, Make, at, judged
 
 RISING = at(120, 140, -0.002) + at(140, 160, 0.002)
 LATE = np.where(np.arange(STEPS) < 100, 1, 1.1)
-PLAIN = LossRow(margin=0.005, window=8, sd=1e-4, sd_df=20, why="a made-up row")
-OWN = Prior(1e-4, 20)
 
 
 @pytest.fixture
@@ -97,15 +95,15 @@ def test_each_validation_is_judged(bare: Golden, run: Make, at: int, factor: flo
 
 @pytest.mark.parametrize(("factor", "outside"), [(1.375, False), (1.3750001, True)])
 def test_a_last_validation_on_its_limit_is_inside(bare: Golden, run: Make, factor, outside):
-    row = LossRow(margin=0.125, window=8, why="a made-up row")
+    row = LossRow(margin=0.125, why="a made-up row")
     found = judged(bare, validated(run, 1.0, factor, 1.0), [run(seed=s) for s in SEEDS], row=row)
     assert ("validations" in dict(found.lines)) == outside
 
 
-def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Golden):
+def test_the_prior_is_measured_or_none(golden: Golden, bare: Golden):
     [noise] = golden.noise
     found = [
-        tolerances.prior_of(g, recipe, PLAIN)
+        tolerances.prior_of(g, recipe)
         for g, recipe in (
             (None, "te-current"),
             (golden, "bf16"),
@@ -114,7 +112,7 @@ def test_the_prior_is_measured_or_else_that_of_the_row(golden: Golden, bare: Gol
             (golden, "te-nvfp4"),
         )
     ]
-    assert found == [OWN, Prior(1e-5, 6), OWN, noise.prior(golden.tail), OWN]
+    assert found == [None, Prior(1e-5, 6), None, noise.prior(golden.tail), None]
 
 
 def test_a_recipe_without_measured_noise_says_so(golden: Golden, run: Make):

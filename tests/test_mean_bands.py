@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from faults.runs import calibration, in_a_recipe, judged
 from fp8parity.judging.stats import MeanBand
-from fp8parity.judging.tolerances import MIN_MEAN_SEEDS, recipe_limits
+from fp8parity.judging.tolerances import recipe_limits
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from sessions import stored
@@ -82,14 +82,14 @@ def test_one_window_of_all_seeds_is_named(sign):
 def test_too_few_seeds_give_no_band():
     goldens, rules = stored()
     cell = next(r.cell for r in calibration("micro") if r.cell.recipe == NAME)
-    golden, row = goldens.loss["micro", "topics"], rules.loss_row(cell)
+    golden, row, thresholds = goldens.loss["micro", "topics"], rules.loss_row(cell), rules.thresholds(cell)
     noise = golden.noise_of(NAME)
     assert noise is not None and noise.seeds >= 30
-    assert recipe_limits(golden, NAME, row).mean_loss is not None
-    few = noise.model_copy(update={"runs": [r for r in noise.runs if r.seed < MIN_MEAN_SEEDS - 1]})
+    assert recipe_limits(golden, NAME, row, thresholds).mean_loss is not None
+    few = noise.model_copy(update={"runs": [r for r in noise.runs if r.seed < thresholds.min_mean_seeds - 1]})
     less = golden.model_copy(update={"noise": [few]})
-    assert recipe_limits(less, NAME, row).mean_loss is None
-    assert recipe_limits(golden, NAME, row.model_copy(update={"min_mean_band": None})).mean_norm is None
+    assert recipe_limits(less, NAME, row, thresholds).mean_loss is None
+    assert recipe_limits(golden, NAME, row.model_copy(update={"min_mean_band": None}), thresholds).mean_norm is None
 
 
 def test_false_alarms_of_a_mean_band():

@@ -61,7 +61,7 @@ def controls() -> list[Trajectory]:
 def judged(variant: Variant | None, recipe: str = "te-current") -> Verdict:
     """The verdict on two seeds of a recipe. The BF16 runs are the golden, too."""
     runs = [micro(recipe, variant, seed=seed).model_copy(update={"variant": ""}) for seed in (0, 1)]
-    row = LossRow(margin=0.01, seeds=(2,), window=4, min_loss_drop=0, why="a run of 16 steps")
+    row = LossRow(margin=0.01, seeds=(2,), min_loss_drop=0, why="a run of 16 steps")
     return loss.judge(
         runs, controls(), from_runs(controls(), []), Policy(path=Path("policy.toml"), loss=(row,)), MeasuredNumbers()
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ from fp8parity.judging.policy import SpeedRow
 from fp8parity.judging.references import pooling
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput
-from timings import CELL, HERE, calm_but, made
+from timings import CELL, HERE, THRESHOLDS, calm_but, made
 
-WIDE = SpeedRow(band=0.25, memory_band=0.25, bf16_band=0.25, clock_band=0.25, why="edges that are exact")
+WIDE = SpeedRow(band=0.25, memory_band=0.25, bf16_band=0.25, why="edges that are exact")
+WIDE_CLOCKS = replace(THRESHOLDS, clock_band=0.25)
 STEP = 105 / 128
 """Seconds that have exact quotients by 3/2, 5/2 and 7/2."""
 ON_CPU = HERE.model_copy(update={"capability": None})
@@ -34,7 +36,7 @@ def between(low: float, middle: float, high: float) -> list[float]:
 
 
 def judged(record: Throughput, row: SpeedRow = WIDE, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, pooling.updated(None, [golden or exact()]), row)
+    found = speed.judge(record, pooling.updated(None, [golden or exact()]), row, WIDE_CLOCKS)
     return found.status, found.headline.split(":")[0] if found.status in ("improved", "fail") else found.headline
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from fp8parity.cli.blocks import table
 from fp8parity.judging import speed
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.module_filter import filtered, propose, speeds
-from fp8parity.judging.policy import Policy
 from fp8parity.judging.references import Goldens, pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.cell import Mode
@@ -21,7 +19,7 @@ from fp8parity.records.sets import load, machines, save
 from fp8parity.records.storage import name_of
 from fp8parity.records.times import Category, LinearTime, Split
 from fp8parity.report.summary import Evidence, Report
-from timings import CELL, GPU, HERE, KV, ROW, SAME, SHAPE, Q
+from timings import CELL, GPU, HERE, KV, POLICY, SAME, SHAPE, Q
 from timings import made as timed
 from timings import split as made
 
@@ -129,7 +127,6 @@ def test_a_report_shows_the_slowest_linear_first(report):
     assert rows[0][1:] == ["500.0", "600.0", "0.833 [0.833, 0.833] slower"] and rows[2][3] == "1.333 [1.333, 1.333]"
 
 
-POLICY = Policy(path=Path("policy.toml"), speed=(ROW,))
 SIDE = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003})
 KEYS = LinearTime(
     fqns=("attention.k_proj", "attention.v_proj"), k=4096, n=1024, bf16_seconds=[1e-4], recipe_seconds=[2e-4]
@@ -172,8 +169,8 @@ def test_a_set_keeps_them_apart_and_whole(tmp_path):
 
 
 def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
-    [first] = pooling.store(tmp_path, timed(1.5, block=SHAPE), ROW)
-    pooling.store(tmp_path, timed(1.2), ROW)
+    [first] = pooling.store(tmp_path, timed(1.5, block=SHAPE), POLICY)
+    pooling.store(tmp_path, timed(1.2), POLICY)
     assert first.startswith(f"{GPU}, base block: + te-current native: ")
     stored = store.load(tmp_path, SpeedGolden)
     assert set(stored) == {(GPU, "base", "training-step"), (GPU, "base", "block")}
@@ -186,4 +183,4 @@ def test_times_of_another_setting_are_shown_and_neither_judged_nor_stored(tmp_pa
     [found] = evaluate([other, SPLIT], Goldens(), POLICY)
     assert found.verdicts == ()
     with pytest.raises(ValueError, match="its setting is not that of the suite: sequence 8192"):
-        pooling.store(tmp_path, other, ROW)
+        pooling.store(tmp_path, other, POLICY)

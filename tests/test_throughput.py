@@ -15,12 +15,12 @@ from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.schema import Throughput
 from fp8parity.workload.shapes import TIMED_BLOCKS
 from sessions import stored
-from timings import CELL, GPU, HERE, ROW, SHAPE, calm_but, made
+from timings import CELL, GPU, HERE, POLICY, ROW, SHAPE, THRESHOLDS, calm_but, made
 
 
 @pytest.fixture
 def golden(tmp_path):
-    pooling.store(tmp_path, made(), ROW)
+    pooling.store(tmp_path, made(), POLICY)
     return store.load(tmp_path, SpeedGolden)[GPU, "base", "training-step"]
 
 
@@ -37,7 +37,7 @@ def test_the_numbers_shown_are_those_of_the_blocks():
 def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
     other = made(provenance=HERE.model_copy(update={"device": "NVIDIA Other"}))
     assert set(store.load(tmp_path, SpeedGolden)) == {(GPU, "base", "training-step")}
-    found = speed.judge(other, None, ROW)
+    found = speed.judge(other, None, ROW, THRESHOLDS)
     assert (found.status, found.green) == ("no-golden", False)
     assert "te-current native on NVIDIA Other" in found.headline
     assert dict(found.lines)["speed"].startswith("1.200x BF16 [") and "98,304 tokens/s" in dict(found.lines)["speed"]
@@ -59,7 +59,7 @@ def row() -> SpeedRow:
 
 
 def judged(record: Throughput, row: SpeedRow, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, pooling.updated(None, [golden or block()]), row)
+    found = speed.judge(record, pooling.updated(None, [golden or block()]), row, THRESHOLDS)
     assert found.check == "block throughput"
     return found.status, found.headline
 

@@ -23,7 +23,7 @@ STEP = timings.made(watch=WATTS)
 
 
 def judged(record: Throughput) -> Verdict:
-    return speed.judge(record, None, timings.ROW)
+    return speed.judge(record, None, timings.ROW, timings.THRESHOLDS)
 
 
 def read(text: str) -> list[dict[str, str]]:
@@ -59,7 +59,7 @@ def test_a_step_has_every_number_with_every_digit():
 
 def test_gemms_have_a_row_for_each_way_to_time_them():
     record = gemm_records.made()
-    kernel, training = table([gemms.judge(record, None, gemm_records.ROW)], record)
+    kernel, training = table([gemms.judge(record, None, gemm_records.ROW, timings.THRESHOLDS)], record)
     assert [(r["kind"], r["content"], r["mode"]) for r in (kernel, training)] == [
         ("GEMMs", "gemms-31x512", m) for m in ("kernel", "training")
     ]
@@ -75,14 +75,14 @@ def test_unusable_times_have_a_row_without_numbers():
         gemm_records.made(), "o wgrad training", bf16_seconds=[], recipe_seconds=[], failed="no algorithm"
     )
     few = STEP.model_copy(update={"bf16_seconds": [1.0], "recipe_seconds": [1.0]})
-    found = table([judged(few), gemms.judge(record, None, gemm_records.ROW)], few, record)
+    found = table([judged(few), gemms.judge(record, None, gemm_records.ROW, timings.THRESHOLDS)], few, record)
     assert [(r["kind"], r["mode"], r["verdict"]) for r in found] == [
         ("step", "", "error"),
         ("GEMMs", "kernel", "error"),
     ]
     assert found[0]["speed_up_ratio"] == "" and "no algorithm" in found[1]["headline"]
     short = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[1.0], recipe_seconds=[1.0])
-    [bare] = table([gemms.judge(short, None, gemm_records.ROW)], short)
+    [bare] = table([gemms.judge(short, None, gemm_records.ROW, timings.THRESHOLDS)], short)
     assert (bare["verdict"], bare["content"], bare["mode"], bare["speed_up_ratio"]) == ("error", "gemms-31x512", "", "")
     lost = Verdict(cell=STEP.cell, check=GEMMS, status="error", headline="lost")
     assert [r["verdict"] for r in table([lost])] == ["error"]

@@ -28,7 +28,7 @@ from fp8parity.workload import corpus
 from fp8parity.workload.config import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
 from sessions import cell
-from timings import ROW
+from timings import ROW, THRESHOLDS
 from torch import nn
 from trajectories import NANO
 
@@ -94,7 +94,7 @@ def test_real_steps_on_a_cpu_are_timed_and_not_gated(eager, monkeypatch):
     assert all(0 < s < 60 for s in (*run.bf16_seconds, *run.recipe_seconds))
     assert speed.measured(run).ratio < 1  # the emulation is slower than BF16
     assert (run.watch, run.mode, run.tokens, run.optimizer) == (None, "eager", NANO.schedule.tokens, "torch's AdamW")
-    assert speed.judge(run.model_copy(update={"bf16_memory": 1}), None, ROW).status == "inconclusive"
+    assert speed.judge(run.model_copy(update={"bf16_memory": 1}), None, ROW, THRESHOLDS).status == "inconclusive"
 
 
 @pytest.fixture

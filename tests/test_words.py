@@ -26,7 +26,7 @@ POLICY_WORDS = set(
     re.findall(
         r"\w+",
         "alike always base better bf16 by complete context drop equal error gemm high learned least loss low max mean memory metric min "
-        "name norm number place replicas sd seeds shown slack speed step trend unit where why",
+        "name norm number place replicas sd seeds shown slack speed step threshold trend unit value where why",
     )
 )
 """Words that keys of the policy use besides those of the glossary."""

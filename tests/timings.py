@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import gemm_records
 import numpy as np
 import reports
-from fp8parity.judging.policy import SpeedRow
+from fp8parity.judging.policy import Policy, SpeedRow
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput, TimeSplit
 from fp8parity.records.times import BlockShape, Category, LinearTime, Split, Watch
@@ -15,6 +18,10 @@ CALM = Watch(busy_before=0, sm_clocks=[1980] * 22, throttled=[])
 HERE = reports.provenance(device=GPU)
 SHAPE = BlockShape(dim=4096, hidden=14336, heads=32, kv_heads=8, sequence=4096, micro_batch=1)
 CELL = Cell(model="base", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
+
+
+POLICY = Policy(path=Path("policy.toml"), speed=(ROW,), gemm=(gemm_records.ROW,))
+THRESHOLDS = POLICY.thresholds(CELL)
 
 
 def made(ratio: float = 1.2, spread: float = 0.002, pairs: int = 11, **changes: object) -> Throughput:

@@ -12,7 +12,7 @@ from fp8parity.judging.references import pooling
 from fp8parity.judging.verdict import THROUGHPUT
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import Throughput
-from timings import ROW, calm_but, made
+from timings import ROW, THRESHOLDS, calm_but, made
 
 from faults.fault import Bench, Blame, Fault, Finding, Kind, Seen, seen_of
 
@@ -28,7 +28,7 @@ class Timed:
         pass
 
     def __call__(self, plant: Callable[[], Throughput], bench: Bench) -> Seen:
-        return seen_of(speed.judge(plant(), pooling.updated(None, [made()]), ROW))
+        return seen_of(speed.judge(plant(), pooling.updated(None, [made()]), ROW, THRESHOLDS))
 
 
 def _fault(
