@@ -136,6 +136,7 @@ TYPOS = {
     '[[band]]\ncheck = "gemm"\nmetric = "fprop sqrn"\nband = 1\nwhy = "long enough"': "unknown metric of gemm 'fprop sqrn': did",
     '[[trend]]\ncheck = "accumulation"\nmetric = "fprop bia"\nslack = 1\nwhy = "long enough"': "did you mean fprop bias",
     '[[complete]]\ncheck = "gemm"\nnumber = [{ metric = "fprop sqrn", where = "uniform" }]\nwhy = "long enough"': "fprop sqnr",
+    '[[threshold]]\nname = "alpha"\nvalue = 0.1\nmodel = "micr"\nwhy = "long enough"': "unknown model 'micr': did you mean micro",
     '[[metric]]\nname = "fprop sqrn"\nbetter = "higher"\nunit = "dB"': "unknown metric 'fprop sqrn': did you mean fprop sqnr",
     '[[known]]\ncheck = "gem"\nsays = "off"\n' + KNOWN: "unknown check 'gem': did you mean gemm",
     '[[known]]\ncheck = "gemm"\nrecipe = "te-curent"\nsays = "off"\n' + KNOWN: "did you mean te-current",
