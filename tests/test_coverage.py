@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fp8parity.cli import main
@@ -144,6 +145,8 @@ TYPOS = {
 }  # fmt: skip
 """A row that can apply to nothing, and what a refusal says. ``shopgpt`` is a trainer of the session or of the records."""
 FITTING = {
+    "one of several models": LOSS + 'model = ["mine", "another"]',
+    "an own model": LOSS + 'model = "mine"\ncorpus = "own-batches"',
     "a trainer": LOSS + 'model = "shopgpt"\nrecipe = "te-current"',
     "any trainer": LOSS + 'recipe = "my-fp8"\ncorpus = "trainer-data"',
     "a timed shape": LOSS + 'model = "llama3-8b"',
@@ -172,7 +175,8 @@ def trainers(folder: Path) -> list[spec.Trainer]:
 
 def at_gate(folder: Path) -> None:
     """Refuse what a session with the trainer shopgpt refuses as it begins."""
-    models = presets() | {t.name: t for t in trainers(folder)}
+    own = SimpleNamespace(name="mine", corpus="own-batches", fusable=False)
+    models = presets() | {t.name: t for t in trainers(folder)} | {"mine": own}
     rules, goldens = policies.load(folder, DAY), stored()[0]
     session = context(models=models, golden_dir=folder)
     vars(session).update(policy=rules, goldens=goldens)
@@ -203,6 +207,11 @@ def test_row_that_can_apply_to_nothing_is_refused_by(tmp_path, trajectory, capsy
 @pytest.mark.parametrize("what", FITTING)
 def test_row_of_something_that_is_not_selected_is_accepted(tmp_path, what):
     at_gate(own(tmp_path, FITTING[what]))
+
+
+def test_own_model_has_its_own_batches_only(tmp_path):
+    with pytest.raises(ValueError, match="no cell has model mine and corpus topics"):
+        at_gate(own(tmp_path, LOSS + 'model = "mine"\ncorpus = "topics"'))
 
 
 def test_trainer_with_a_golden_needs_no_session(tmp_path, goldens):

@@ -240,7 +240,7 @@ def test_known_failure_that_is_none_is_red(gate, known, status, words):
 def test_malformed_known_failure_is_wrong_usage(gate):
     done = gate(known=KNOWN.replace("link", "lnk"))
     assert done.returncode == 4
-    assert "known_failures.toml:2: [[known]] key link: Field required" in done.stderr
+    assert "known_failures.toml:2: [[known]] unknown key 'lnk': did you mean link?" in done.stderr
 
 
 UNMASKED = """

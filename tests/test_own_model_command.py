@@ -106,6 +106,8 @@ def test_wrong_factory_is_wrong_usage(text, sentence, tmp_path):
 def test_hook_takes_an_own_model(name, tmp_path):
     """Also one whose name begins like those of Hugging Face architectures."""
     project = make(tmp_path)
+    rules = project / "golden" / "policy.toml"
+    rules.write_text(rules.read_text().replace("my-gpt2", name))  # rows about other models alone are refused
     model = f"dataclasses.replace(my_models.gpt2(), name={name!r})"
     (project / "conftest.py").write_text(
         f"import dataclasses, my_models\n\n\ndef pytest_fp8parity_models():\n    return [{model}]\n"
