@@ -38,13 +38,13 @@ def toml(table: str, **row: object) -> str:
 
 WHY = "made up for bad input"
 POLICY = (
-    toml("loss", margin=0.01, seeds=[2, 3], window=4, why=WHY)
+    toml("loss", margin=0.01, seeds=[2, 3], why=WHY)
     + toml("golden", least_seeds=2, why=WHY)
     + toml("speed", band=0.05, memory_band=0.05, why=WHY)
-    + toml("metric", name="sqnr", better="higher", unit="dB", shown=True)
-    + toml("rule", check="gemm", metric="sqnr", low=20.0, high=60.0, why=WHY)
-    + toml("trend", check="gemm", metric="sqnr", slack=2.0, why=WHY)
-    + toml("band", check="canary", metric="sqnr", band=1.0, why=WHY)
+    + toml("metric", name="fprop sqnr", better="higher", unit="dB", shown=True)
+    + toml("rule", check="gemm", metric="fprop sqnr", low=20.0, high=60.0, why=WHY)
+    + toml("trend", check="gemm", metric="fprop sqnr", slack=2.0, why=WHY)
+    + toml("band", check="canary", metric="fprop sqnr", band=1.0, why=WHY)
 )
 LINK, END = "https://example.org/1", "2999-01-01"
 CLAIMS = toml(
@@ -53,7 +53,7 @@ CLAIMS = toml(
 KNOWN = toml("known", recipe="te-block", check="gemm", status="fail", says="outside their bounds", link=LINK, why=WHY)
 KNOWN = KNOWN.replace("why", f"expires = {END}\nwhy")  # a date has no quotes
 NUMBERS = """check,metric,where,model,recipe,execution,value,source
-canary,sqnr,x,tiny,te-current,emulated,30,abc
+canary,fprop sqnr,x,tiny,te-current,emulated,30,abc
 """
 SECONDS = """test,model,recipe,execution,ranks,seconds
 test_loss_parity,nano,te-current,emulated,1,2.5
@@ -91,7 +91,7 @@ def records() -> list[AnyRecord]:
         )
     ]
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
-    values = [Measurement(metric="sqnr", where=w, value=30.0) for w in ("x", "y")]
+    values = [Measurement(metric="fprop sqnr", where=w, value=30.0) for w in ("x", "y")]
     gemm = Measurements(
         check="gemm", cell=cell, values=values, notes=["a note"], provenance=trajectories.PROVENANCE, session="s"
     )
@@ -130,7 +130,7 @@ def _written() -> Path:
     runs = [r for r in made if isinstance(r, Trajectory)]
     controls = [r for r in runs if r.cell.is_control and r.variant in ("", "replica1")]
     others = [(r, c) for r in runs for c in controls if not r.cell.is_control and not c.variant and r.seed == c.seed]
-    stored = add_noise(from_runs(controls, [Measurement(metric="sqnr", where="w", value=30.0)]), others, window=4)
+    stored = add_noise(from_runs(controls, [Measurement(metric="fprop sqnr", where="w", value=30.0)]), others, window=4)
     write_json(golden / Golden.model_construct(model="nano", corpus="topics").path, stored)
     speeds = pooling.updated(None, [timings.made(provenance=trajectories.PROVENANCE)])
     write_json(golden / SpeedGolden.model_construct(gpu=speeds.gpu, model=speeds.model).path, speeds)

@@ -38,7 +38,7 @@ def project(tmp_path, monkeypatch) -> Path:
             data["notes"] = [EVIL]
             data["values"] = [
                 {"metric": EVIL, "where": EVIL, "value": 1.0},
-                {"metric": "sqnr", "where": EVIL, "value": 1.0},
+                {"metric": "fprop sqnr", "where": EVIL, "value": 1.0},
             ]
         path.write_bytes(inputs.sealed(data))
     return tmp_path
