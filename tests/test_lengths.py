@@ -59,7 +59,7 @@ def test_a_late_spike_of_a_long_run_is_seen_where_it_is():
     rules = reports.sessions.stored()[1].model_copy(update={"loss": (reports.ROW,)})
     found = [loss.judge(runs, bf16, golden, rules, MeasuredNumbers()) for runs in (sound, spiked)]
     assert [v.status for v in found] == ["pass", "fail"]
-    assert "step 15000, seed 1" in found[1].headline
+    assert "steps 15000 to 15099, seed 1" in found[1].headline
 
 
 def run(recipe: str, seed: int, gaps: Floats, variant: str = "") -> Trajectory:
