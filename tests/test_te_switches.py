@@ -21,7 +21,8 @@ from te_stand_in import StandIn, recomputed, rounded
 from te_stand_in import stand_in as stand_in
 from torch import Tensor, nn
 
-PASSING, STATIC = ("FP32 main gradients", "recomputed activations"), dict[int, Tensor]()
+PASSING, STATIC = ("FP32 main gradients", "recomputed activations"), dict[int, tuple[Tensor, Tensor]]()
+"""A parameter is kept next to its gradient, so that no later one gets its id."""
 
 
 class Gemm(torch.autograd.Function):
@@ -163,7 +164,7 @@ def graphed(modules: tuple[nn.Module, ...], samples: Any, *, copies: bool = True
 
     def static(p: Tensor) -> None:
         grad = some(p.grad)
-        p.grad = grad.clone() if copies else STATIC.setdefault(id(p), torch.empty_like(grad)).copy_(grad)
+        p.grad = grad.clone() if copies else STATIC.setdefault(id(p), (p, torch.empty_like(grad)))[1].copy_(grad)
 
     for m in modules:
         some(m.get_parameter("weight")).register_post_accumulate_grad_hook(static)
