@@ -82,7 +82,7 @@ BARE = Paired(ROW.model_copy(update={"bf16_margin": None}), bare=True)
 SPIKE = "the loss left the step band"
 GROWS = ("the gap to BF16 changes within the tail by more than the margin", "the gap grows within the tail: +0.397%")
 OUT = "the gap to BF16 is outside the margin"
-NORMS = ("the gradient norm left its band around BF16's", "gradient norm  step 96, seed 0: ")
+NORMS = ("the gradient norm left its band around BF16's", "gradient norm  steps 96 to 103, seed 0: ")
 NO_CONTEXT = "31% of the way from the unigram to the bigram entropy; 50% is required"
 VALIDATION = "validations"
 
@@ -129,6 +129,6 @@ FAULTS = {
     "trend of BF16": _drift(
         partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)), "trend", "grows within the tail: +0.080%"
     ),
-    "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "first out", "step 80, seed 0: "),
+    "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "first out", "steps 80 to 89, seed 0: "),
     "a model that has learnt no context": _unclear(_without_context, "", Blame.INPUT, NO_CONTEXT),
 }
