@@ -81,7 +81,12 @@ def test_other_batches_are_inconclusive_whatever_the_gap(write, verdict):
         (0.0, {"not_finite": [5], "learning_rate": [2.0] * STEPS}, "fail", "FP8's loss is not finite at step 5"),
         (0.02, {"learning_rate": [2.0] * STEPS}, "inconclusive", "these two runs are not shown to be a pair"),
         (0.0, {"hides": "it does"}, "inconclusive", "a NaN may be hidden in the file"),
-        (-0.005, {"hides": "it does"}, "fail", "the loss is lower than BF16's by more than the margin: such a gain is a fault"),
+        (
+            -0.005,
+            {"hides": "it does"},
+            "fail",
+            "the loss is lower than BF16's by more than the margin: such a gain is a fault",
+        ),
         (0.005, {"hides": "it does"}, "fail", "the loss is higher than BF16's by more than the margin"),
     ],
 )
