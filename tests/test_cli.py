@@ -15,7 +15,6 @@ from fp8parity.cli import main
 from fp8parity.cli.common import Exit
 from fp8parity.cli.recipes import MAXIMA, SCALES
 from fp8parity.gate.options import OPTIONS
-from fp8parity.judging.stats import seeds_needed
 from fp8parity.numerics.formats import FORMATS
 from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.recipes import RECIPES
@@ -85,45 +84,6 @@ def test_scale_rules_are_described_and_versions_are_those_of_the_wheel():
     assert f'"transformer-engine[pytorch]>={OLDEST["transformer_engine"]}' in project
 
 
-POWER = [
-    (("--sd", "0.1%", "--margin", "0.25%"), f"true gap 0.000%: {seeds_needed(0.001, 0.0025, 0.0, 0.05 / 4)} seeds"),
-    (("--model", "mini"), "the golden holds 8 seeds; a gate decides at 2, 3, 5, 8"),
-    (("--model", "mini", "--margin", "0.002%"), "15 seeds, and the golden holds 8: record it with more"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), POWER)
-def test_power_computes_seeds(arguments, words, capsys):
-    assert main(["power", "--golden-dir", str(GOLDEN), *arguments]) == Exit.OK
-    assert words in capsys.readouterr().out
-
-
-LENGTHS = f"{GOLDEN}/records/h200-lengths.zip"
-REFUSED = [
-    (("--model", "minii"), "unknown model 'minii': did you mean mini"),
-    (("--recipe", "te-curren"), "unknown recipe 'te-curren': did you mean te-current"),
-    (("--margin", "0"), "--margin 0.00%: must be above 0 and below 100%"),
-    (("--model", "1b", "--records", LENGTHS), "no training run of 1b is on record"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "words"), REFUSED)
-def test_power_refuses_unknown_names_and_shares(arguments, words, capsys):
-    assert main(["power", "--golden-dir", str(GOLDEN), *arguments]) == Exit.UNDECIDED
-    printed = capsys.readouterr()
-    assert printed.out == "" and words in printed.err and printed.err.count("\n") == 1
-
-
-def test_power_reads_the_noise_of_records(trajectory, tmp_path, capsys):
-    for seed, gap in enumerate((0.001, 0.002, 0.003)):
-        for run in (trajectory(seed=seed), trajectory("te-current", seed, gap)):
-            write_json(tmp_path / name_of(run), run)
-    command = ["power", "--golden-dir", str(GOLDEN), "--model", "nano", "--records", str(tmp_path)]
-    assert main(command) == Exit.OK and "0.1000%" in capsys.readouterr().out
-    assert main([*command, "--recipe", "te-curren"]) == Exit.UNDECIDED
-    assert "did you mean te-current" in capsys.readouterr().err
-
-
 def measured(trajectory, value: float) -> Measurements:
     """A number of te-current. The record lacks the other numbers of its check."""
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
@@ -149,7 +109,18 @@ def test_machine_without_a_verdict_is_refused(trajectory, tmp_path, capsys, with
     """Steps with other lengths are only shown. Green checks of another machine do not change that."""
     green = measured(trajectory, 28.5)
     write_json(tmp_path / name_of(green), green)
-    assert main(["judge", LENGTHS, *([str(tmp_path)] if with_other else []), "--golden-dir", str(GOLDEN)]) == Exit.RED
+    assert (
+        main(
+            [
+                "judge",
+                f"{GOLDEN}/records/h200-lengths.zip",
+                *([str(tmp_path)] if with_other else []),
+                "--golden-dir",
+                str(GOLDEN),
+            ]
+        )
+        == Exit.RED
+    )
     out = capsys.readouterr().out
     assert "Refuse: nothing was checked." in out and out.count("Accept: ") == with_other
 

@@ -11,8 +11,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from fp8parity.bisection import trials
-from fp8parity.bisection.search import GateOutcome, Trial, bisect, first_red, read_pins
+from fp8parity_lab.bisection import trials
+from fp8parity_lab.bisection.search import GateOutcome, Trial, bisect, first_red, read_pins
 from processes import run
 from projects import commit
 

@@ -1,0 +1,1 @@
+"""Instruments next to fp8-parity, which explain or explore."""
