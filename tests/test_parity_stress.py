@@ -66,15 +66,6 @@ PLANTS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "another kernel in deterministic mode": (lambda y: y * (1 + torch._C._get_deterministic_algorithms()), set()),
     "nothing": (lambda y: y, set()),
 }
-FIRST = {
-    "adds what nobody wrote": "an input of aten.add.Tensor",
-    "looks at what nobody wrote": "an input of aten.gt.Scalar",
-    "raises on a NaN": "an input of aten.isnan.default",
-    "does not wait": "the output of aten.mul.Tensor",
-    "another process disturbs": "the output of aten.mul.Tensor",
-    "another result each time": "the output of aten.mul.Tensor",
-}
-"""What the note names first, by plant."""
 
 
 def one_linear(spec: RunSpec) -> Result:
@@ -104,9 +95,6 @@ def test_planted_fault_is_red_under_its_stress(name, session, eager, monkeypatch
     }
     assert not seen or (judged.status == "fail" and judged.message().startswith("te-current-tiny-emulated: gemm fail"))
     assert all(f"{one}: " in " ".join(record.notes) for one in seen)
-    named = f"; first difference: {FIRST.get(name)} in Sequential.linear (forward)"
-    traced = [n for n in record.notes if stresses.REPEAT not in seen or n.startswith(stresses.REPEAT)]
-    assert [n for n in traced if named not in n] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The stresses on a GPU: free memory is filled, and a planted read or race is red and named with its kernels."""
+"""The stresses on a GPU: free memory is filled, and a planted read or race is red."""
 
 from __future__ import annotations
 
@@ -97,23 +97,15 @@ def test_free_memory_between_tensors_is_filled(size):
         assert all(bool((one == stresses.LARGE).all()) for one in free)
 
 
-@pytest.mark.parametrize(
-    ("plant", "named"),
-    [
-        (reads, "an input of aten.add.Tensor"),
-        (compiled, "kernels: triton_"),
-        (vendor, "kernels: Memcpy DtoD"),
-    ],
-)
-def test_read_of_unwritten_memory_is_red_and_named(plant, named, session):
+@pytest.mark.parametrize("plant", [reads, compiled, vendor])
+def test_read_of_unwritten_memory_is_red(plant, session):
     torch.zeros(16 * MIB, device=GPU)  # so that the first measurement finds zeros
-    red, notes = stressed(session, plant)
-    assert red >= MEMORY and [n for n in notes if named in n]
+    assert stressed(session, plant)[0] >= MEMORY
 
 
 def test_race_between_streams_is_red_beside_a_competing_one(session):
     red, _ = stressed(session, partial(race, seconds=of_additions()))
-    assert "a competing stream" in red and stresses.REPEAT not in red
+    assert "a competing stream" in red and "a repeat" not in red
 
 
 def test_nothing_is_red_without_a_fault(session):
