@@ -49,7 +49,7 @@ def options() -> str:
         flag = o.short_name if o.short else o.flag
         choices = ", ".join(f"`{name}`" for name in o.arguments.get("choices", ()))
         named = f"{flag} {o.arguments.get('metavar', '')}".strip()
-        rows.append((f"`{named}`", f"`{o.name}`" if o.ini else "-", f"{o.help}{': ' * bool(choices)}{choices}."))
+        rows.append((f"`{named}`", f"`{o.setting}`" if o.ini else "-", f"{o.help}{': ' * bool(choices)}{choices}."))
     return table(("option", "setting", "meaning"), *rows)
 
 
