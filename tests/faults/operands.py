@@ -178,15 +178,6 @@ ROUNDING = {
     "two noises in turns": recipe(
         plants.same_noise(2), gemm("te-nvfp4", "dgrad averaging gain @ gaussian", hidden=WHOLE)
     ),
-    "scale of an FP8 output dropped": recipe(
-        plants.fp8_output(lambda given: given | {"scale_result": None}),
-        gemm("ao-tensorwise", "FP8 output gain @ gaussian"),
-        "pytorch 190449",
-    ),
-    "FP8 output in E5M2": recipe(
-        plants.fp8_output(lambda given: given | {"out_dtype": torch.float8_e5m2}),
-        gemm("ao-tensorwise", "FP8 output sqnr @ gaussian"),
-    ),
 }
 
 FAULTS = SCALES | ROUNDING

@@ -83,17 +83,6 @@ def results(change: Callable[[Tensor], object]) -> Plant:
     return lambda patch: patch.setattr(emulation, "gemm", gemm)
 
 
-def fp8_output(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Plant:
-    """torch's scaled GEMM gets other arguments where it writes FP8."""
-    real = torch._scaled_mm
-
-    def product(*args: Any, **given: Any) -> Tensor:
-        y: Tensor = real(*args, **(change(given) if given["out_dtype"] == torch.float8_e4m3fn else given))
-        return y
-
-    return lambda patch: patch.setattr(torch, "_scaled_mm", product)
-
-
 def cut(y: Tensor) -> None:
     """Results keep six bits after the leading one."""
     y.copy_((y.float().view(torch.int32) & ~0x1FFFF).view(torch.float32))
