@@ -1,9 +1,14 @@
-"""What a gate logs to trackers, read again with their own packages or as ``fp8parity verdict`` reads them, and badges."""
+"""What a gate logs to TensorBoard, read again, and to the trackers of a hook, and badges."""
 
 from __future__ import annotations
 
 import importlib.util
+import runpy
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import MagicMock
 from xml.etree import ElementTree
 
 import gates
@@ -12,10 +17,12 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from fp8parity.report import RENDERERS, log
 from fp8parity.report.summary import Report
-from fp8parity.runs.stores import EVENTS, _scalars, read_folder
+from fp8parity.runs.stores import EVENTS, _scalars
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from verdicts import verdict
 
+EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "my_trackers.py"
+TRACKERS = runpy.run_path(str(EXAMPLE))["pytest_fp8parity_trackers"]()
 GREEN = "te-current-mini-native/loss parity/green"
 
 
@@ -43,40 +50,59 @@ def test_tensorboard_shows_verdicts_and_losses(faulty, run, tmp_path):
     assert values[GREEN].summary_description.startswith("fail: ")
 
 
-def test_wandb_offline_shows_verdicts_and_losses(faulty, run, tmp_path, monkeypatch):
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    log.write(faulty, "wandb", tmp_path)
-    [folder] = (tmp_path / "wandb").glob("offline-run-*")
-    rows = read_folder(folder, "").rows  # type: ignore[union-attr]  # None would fail here
-    name = f"{run.cell.id}/loss/seed{run.seed}"
-    assert [float(row[name]) for row in rows if name in row] == pytest.approx(run.loss, nan_ok=True)
-    assert wandb.run is None
+@pytest.fixture
+def package(monkeypatch) -> MagicMock:
+    """A stand-in for the packages of trackers, which keeps what it is told."""
+    made = MagicMock()
+    made.entities.Metric = Logged
+    for name, module in {"wandb": made, "mlflow": made, "mlflow.entities": made.entities}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return made
 
 
-def test_mlflow_file_store_shows_verdicts_and_losses(faulty, run, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    log.write(faulty, "mlflow", tmp_path)
-    client = mlflow.MlflowClient()
-    [found] = client.search_runs([client.get_experiment_by_name(log.PROJECT).experiment_id])
-    assert (found.info.status, found.data.metrics["accepted"], found.data.metrics[GREEN]) == ("FAILED", 0, 0)
-    history = client.get_metric_history(found.info.run_id, f"{run.cell.id}/loss/seed{run.seed}")
-    assert [m.value for m in sorted(history, key=lambda m: m.step)] == pytest.approx(run.loss, nan_ok=True)
-    assert found.data.tags["CUDA_ driver"] == "13.0, 570"
+class Logged(NamedTuple):
+    name: str
+    value: float
+    time: int
+    step: int
 
 
-@pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_package_that_is_missing_is_refused_also_next_to_its_folder(name, tmp_path, monkeypatch):
+def test_wandb_example_logs_verdicts_and_losses(faulty, run, package, tmp_path):
+    TRACKERS["wandb"](log.Log.of(faulty), tmp_path)
+    made, name = package.init.return_value, f"{run.cell.id}/loss/seed{run.seed}"
+    losses = {given["step"]: values[name] for (values,), given in made.log.call_args_list if name in values}
+    assert list(losses.values()) == pytest.approx(run.loss, nan_ok=True) and list(losses) == list(range(len(losses)))
+    assert package.init.call_args.kwargs["dir"] == str(tmp_path)
+    [numbers] = made.summary.update.call_args.args
+    assert (numbers["accepted"], numbers[GREEN]) == (0, 0)
+    made.finish.assert_called_once_with(exit_code=1)
+
+
+def test_mlflow_example_logs_verdicts_and_losses(faulty, run, package, tmp_path):
+    TRACKERS["mlflow"](log.Log.of(faulty), tmp_path)
+    batches = [given["metrics"] for _, given in package.MlflowClient.return_value.log_batch.call_args_list]
+    losses = [m for metrics in batches for m in metrics if m.name == f"{run.cell.id}/loss/seed{run.seed}"]
+    assert [m.value for m in losses] == pytest.approx(run.loss, nan_ok=True)
+    assert [m.step for m in losses] == list(range(len(losses))) and max(map(len, batches)) <= 1000
+    assert package.set_tags.call_args.args[0]["CUDA_ driver"] == "13.0, 570"
+    package.end_run.assert_called_once_with("FAILED")
+
+
+def test_missing_tensorboard_is_refused_also_next_to_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ValueError, match=f"--parity-log {name} needs the package {name}: pip install {name}"):
-        log.check([name])
-    monkeypatch.undo()
-    (tmp_path / "folder_of_runs").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="needs the package folder_of_runs"):
-        log.check(["folder_of_runs"])
+    with pytest.raises(ValueError, match="--parity-log tensorboard needs the package tensorboard: pip install"):
+        log.check(["tensorboard"])
+    log.check(["mine"])
+    folder = ModuleSpec("tensorboard", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: folder)
+    with pytest.raises(ValueError, match="needs the package tensorboard"):
+        log.check(["tensorboard"])
+
+
+TRACKER = """
+def pytest_fp8parity_trackers():
+    return {"mine": lambda log, folder: (folder / "mine.txt").write_text(log.sentence)}
+"""
 
 
 @pytest.mark.slow
@@ -90,6 +116,9 @@ def test_gate_logs_and_refuses_an_unknown_tracker(tmp_path):
     found = _scalars(file.parent)
     assert found["te-block-tiny-emulated/loss parity/green"][0][2] == "0.0"
     assert found["te-mxfp8-tiny-emulated/loss parity/gap"][0][2] == "0.0081"
+    done = gate("--parity-log", "mine", te_block="fail", more=TRACKER)
+    assert done.returncode == 1, done.stdout
+    assert (tmp_path / ".parity" / "mine.txt").read_text().startswith("Refuse: ")
 
 
 @pytest.mark.parametrize(
