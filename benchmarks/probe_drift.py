@@ -104,7 +104,7 @@ def _switch_off(linear: nn.Module) -> None:
     elif type(linear).__name__ == "Float8Linear":
         linear.forward = partial(_plain, linear)
     else:
-        from fp8parity.recipes.adapters import te  # it imports Transformer Engine
+        from fp8parity.recipes.adapters import te_recipes as te  # it imports Transformer Engine
 
         te.run_inside(linear, te.context(None))
 

@@ -16,7 +16,7 @@ from fp8parity.checks import attention
 from fp8parity.numerics.scaling import quantize
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import adapters
-from fp8parity.recipes.conversion import plain_checkpoint
+from fp8parity.recipes.adapter import plain_checkpoint
 from narrowed import some
 from sessions import shorten
 from torch import nn

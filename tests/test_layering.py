@@ -58,7 +58,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "numerics": {"spec"},
     "workload": {"config", "hf_config", "optimizers", "schedule", "presets", "shapes"},
     "trainers": {"__init__", "spec"},
-    "recipes": {"__init__", "catalogue", "conversion", "recipe", "registry"},
+    "recipes": {"__init__", "adapter", "catalogue", "conversion", "recipe", "registry"},
 }
 """Room -> its modules that are importable without torch (None: all of them)."""
 
@@ -186,7 +186,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 27_462
+MAX_STATEMENTS = 27_472
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 

@@ -11,7 +11,7 @@ from faults import moments, places
 from fp8parity.checks import places as linears
 from fp8parity.cli import trace as trace_command
 from fp8parity.numerics import emulation
-from fp8parity.recipes.conversion import ConvertedModel
+from fp8parity.recipes.adapter import ConvertedModel
 from fp8parity.records.cell import Execution
 from fp8parity.training import hardware
 from torch import Tensor, nn

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fp8parity.recipes.conversion import ConvertedModel
+from fp8parity.recipes.adapter import ConvertedModel
 from fp8parity.records.cell import CONTROL_RECIPE
 from fp8parity.training import loop, step, variants
 from fp8parity.training.variants import Parts, Variant

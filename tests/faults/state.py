@@ -11,7 +11,7 @@ import pytest
 import torch
 from fp8parity.numerics import emulation
 from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear
-from fp8parity.recipes.conversion import plain_checkpoint
+from fp8parity.recipes.adapter import plain_checkpoint
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
