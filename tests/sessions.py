@@ -20,7 +20,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
 from fp8parity.runner import Runner, Settings
 from fp8parity.training.hardware import Hardware
-from fp8parity.workload.config import Experts
+from fp8parity.workload.dimensions import Experts
 from fp8parity.workload.presets import presets
 from trajectories import NANO
 

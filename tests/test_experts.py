@@ -20,7 +20,8 @@ from fp8parity.recipes.registry import linear_cells
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training.loop import train
 from fp8parity.workload import corpus, models
-from fp8parity.workload.config import Experts, ModelConfig, Routing
+from fp8parity.workload.config import ModelConfig
+from fp8parity.workload.dimensions import Experts, Routing
 from fp8parity.workload.experts import ExpertLinears, TokenGroups, fixed_choice
 from fp8parity.workload.mixture import MixtureOfExperts
 from fp8parity.workload.presets import presets

@@ -13,7 +13,8 @@ from fp8parity.recipes import RECIPES, Recipe, apply
 from fp8parity.recipes.recipe import Rule
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
-from fp8parity.workload.config import Experts, ModelConfig
+from fp8parity.workload.config import ModelConfig
+from fp8parity.workload.dimensions import Experts
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
 from narrowed import some
 from torch import Tensor, nn

@@ -56,7 +56,7 @@ TORCH_FREE: dict[str, set[str] | None] = {
     "shipped": None,
     "cli": None,
     "numerics": {"spec"},
-    "workload": {"config", "hf_config", "optimizers", "schedule", "presets", "shapes"},
+    "workload": {"config", "dimensions", "hf_config", "optimizers", "schedule", "presets", "shapes"},
     "trainers": {"__init__", "spec"},
     "recipes": {"__init__", "adapter", "catalogue", "conversion", "recipe", "registry"},
 }
@@ -186,7 +186,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 27_472
+MAX_STATEMENTS = 27_482
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 
