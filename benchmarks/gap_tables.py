@@ -24,7 +24,8 @@ from fp8parity.records import sets
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
-from fp8parity.report.summary import CellRow, Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import CellRow, Report
 from fp8parity.workload.schedule import OPTIMIZED
 
 GOLDEN = Path(__file__).parents[1] / "golden"

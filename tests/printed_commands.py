@@ -16,7 +16,7 @@ from fp8parity.cli import pairs, trace
 from fp8parity.judging.verdict import Status, Verdict
 from fp8parity.records.cell import TRAINER_CORPUS, Cell, Execution
 from fp8parity.report.commands import command, next_steps
-from fp8parity.report.summary import Evidence
+from fp8parity.report.evidence import Evidence
 
 TRAINER = """
 [trainer.toy]

@@ -18,7 +18,8 @@ from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Measurement, Measurements, Module, NonFinite, Trajectory
 from fp8parity.report import document
 from fp8parity.report.blocks import Plot, Table, plain
-from fp8parity.report.summary import Evidence, Page, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Page, Report
 
 RECIPES = (
     *("te-delayed", "te-current", "te-block", "te-mxfp8", "te-nvfp4"),

@@ -10,7 +10,8 @@ from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.stats import Interval
 from fp8parity.report import RENDERERS, ci, comparison
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from two_sides import POLICY, change, compared
 
 GAP = Interval(0.001, 0.0005, 0.0015, 3, 0.9)

@@ -24,7 +24,8 @@ from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.stats import Interval
 from fp8parity.records.schema import Module, Trajectory
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 
 ALL = [Places(*p) for p in product(Place, Place, Place, (False, True))]
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import fp8parity
@@ -102,15 +103,51 @@ def test_imports_follow_the_plan(path):
     assert rooms_imported(path) <= set(ROOMS[room_of(path)].split())
 
 
+def modules_imported(path: Path) -> set[str]:
+    """The modules of the package that a file imports, in functions and for types too."""
+    known, found = set(map(name_of, MODULES)), set[str]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = (f"{node.module}.{a.name}" for a in node.names)
+            found |= {name if name in known else node.module for name in names}
+    return found & known
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of a graph of imports, or none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
 def test_the_plan_has_no_circle():
     """Rooms can be put in a row in which each one imports only those before it."""
-    left = dict(ROOMS)
-    placed: set[str] = set()
-    while left:
-        ready = [room for room, may in left.items() if set(may.split()) <= placed]
-        assert ready, f"a circle among {sorted(left)}"
-        placed |= set(ready)
-        left = {room: may for room, may in left.items() if room not in placed}
+    assert circle({room: set(may.split()) for room, may in ROOMS.items()}) == []
+
+
+def test_modules_have_no_circle():
+    """A type that two modules need stands below both, also if one imports it only in a function or for types."""
+    assert circle({name_of(p): modules_imported(p) for p in MODULES}) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from fp8parity.report import summary",
+        "if TYPE_CHECKING:\n    from fp8parity.report.summary import Report",
+        "def f():\n    from fp8parity.report.summary import Report",
+    ],
+)
+def test_a_planted_circle_is_seen(code, tmp_path):
+    planted = tmp_path / "planted.py"
+    planted.write_text(code)
+    graph = {name_of(p): modules_imported(p) for p in MODULES}
+    graph["fp8parity.report.sentence"] |= modules_imported(planted)
+    assert {"fp8parity.report.sentence", "fp8parity.report.summary"} <= set(circle(graph))
 
 
 def test_every_permission_is_used():
@@ -186,7 +223,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 27_482
+MAX_STATEMENTS = 27_495
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 

@@ -29,7 +29,7 @@ from fp8parity.records.times import (
     Watch,
 )
 from fp8parity.report.commands import command
-from fp8parity.report.summary import Evidence
+from fp8parity.report.evidence import Evidence
 from pydantic import TypeAdapter, ValidationError
 from sessions import cell
 from verdicts import verdict as made

@@ -15,7 +15,8 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS, write
 from fp8parity.report.commands import command
-from fp8parity.report.summary import COLUMNS, LIMITS, Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import COLUMNS, LIMITS, Report
 from processes import run
 from sessions import GOLDEN
 from verdicts import verdict

@@ -16,7 +16,8 @@ from fp8parity.cli import main
 from fp8parity.judging.verdict import LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import write
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from sessions import GOLDEN
 
 pytestmark = pytest.mark.slow

@@ -18,7 +18,8 @@ from fp8parity.judging.verdict import LossDetail
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import RENDERERS, comparison, escape, table, terminal
 from fp8parity.report.blocks import Inline, Table, Tone
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from fp8parity.report.terminal import Screen
 from sessions import DAY
 from two_sides import TOML

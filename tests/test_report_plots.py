@@ -15,9 +15,10 @@ from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
 from fp8parity.records.times import Category, Split
 from fp8parity.report import RENDERERS, timed, timings
+from fp8parity.report.evidence import Evidence
 from fp8parity.report.plots import BETTER, WORSE, Trace
 from fp8parity.report.sections import gemms as gemm_plots
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.summary import Report
 from narrowed import some
 from timings import CALM
 

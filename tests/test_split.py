@@ -18,7 +18,8 @@ from fp8parity.records.schema import AnyRecord, Throughput, TimeSplit
 from fp8parity.records.sets import load, machines, save
 from fp8parity.records.storage import name_of
 from fp8parity.records.times import Category, LinearTime, Split
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from timings import CELL, GPU, HERE, KV, POLICY, SAME, SHAPE, Q
 from timings import made as timed
 from timings import split as made

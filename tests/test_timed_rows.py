@@ -15,7 +15,8 @@ from fp8parity.judging.verdict import GEMMS, Verdict
 from fp8parity.records.schema import AnyRecord, Throughput
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import RENDERERS
-from fp8parity.report.summary import Evidence, Report
+from fp8parity.report.evidence import Evidence
+from fp8parity.report.summary import Report
 from sessions import GOLDEN
 
 WATTS = timings.calm_but(watts=[500.0, 400.0])
