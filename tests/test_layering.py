@@ -223,7 +223,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 27_495
+MAX_STATEMENTS = 27_488
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 
