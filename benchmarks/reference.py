@@ -1,4 +1,4 @@
-"""Write the generated tables of the pages in docs/ from the code.
+"""Write the generated tables of the pages in docs/ and lab/docs/ from the code.
 
     python benchmarks/reference.py
 
@@ -13,7 +13,7 @@ import ast
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -32,7 +32,7 @@ from fp8parity.runs.names import WRITERS
 from fp8parity.trainers.spec import Trainer
 from recipe_tables import models, recipes, scales, table, variants
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?<=<!-- generated: )([\w -]+)( -->\n).*?(?=\n<!-- end -->)", re.S)
 POLICY: dict[str, dict[str, type[Strict]]] = {
     "policy.toml": {**TABLES, "complete.number": Numbers},
@@ -55,17 +55,22 @@ def options() -> str:
 
 def commands() -> str:
     """Return a section for each group of commands."""
-    parts = []
-    for group, found in cli.GROUPS.items():
-        parts.append(f"## {group.capitalize()}")
-        for name, command in found.items():
-            parts += command_section(name, command)
-    return "\n\n".join(parts)
+    return "\n\n".join(f"## {group.capitalize()}\n\n{sections(found)}" for group, found in cli.GROUPS.items())
 
 
-def command_section(name: str, command: Command) -> Iterator[str]:
+def sections(found: Mapping[str, Command], level: int = 3) -> str:
+    """Return a section for each command."""
+    return "\n\n".join(part for name, command in found.items() for part in command_section(name, command, level))
+
+
+def of_lab() -> str:
+    """Return a section for each command of fp8-parity-lab. Raises ``KeyError`` if it is not installed."""
+    return sections({name: cli.added()[name] for name in cli.LAB}, level=2)
+
+
+def command_section(name: str, command: Command, level: int) -> Iterator[str]:
     """Yield heading, sentence, example and arguments of a command and of its actions."""
-    yield f"### fp8parity {name}"
+    yield f"{'#' * level} fp8parity {name}"
     yield f"{command.help[0].upper()}{command.help[1:].removesuffix('?')}."
     if command.example:
         yield f"```sh\n{command.example}\n```"
@@ -198,19 +203,20 @@ class Made(NamedTuple):
 
 
 BLOCKS = {
-    "options": Made("options.md", options),
-    "commands": Made("commands.md", commands),
-    "policy keys": Made("policy-keys.md", policy),
-    "recipes": Made("recipes.md", recipes),
-    "scales": Made("recipes.md", scales),
-    "variants": Made("recipes.md", variants),
-    "models": Made("recipes.md", models),
-    "statuses": Made("report.md", statuses),
-    "decisions": Made("report.md", lambda: decisions(decide.STATUS)),
-    "changes": Made("report.md", lambda: decisions(decide.CHANGED)),
-    "checks": Made("report.md", checks),
-    "formats": Made("your-runs.md", writers),
-    "trainer keys": Made("trainers.md", lambda: keys(Trainer)),
+    "options": Made("docs/options.md", options),
+    "commands": Made("docs/commands.md", commands),
+    "commands of the lab": Made("lab/docs/commands.md", of_lab),
+    "policy keys": Made("docs/policy-keys.md", policy),
+    "recipes": Made("docs/recipes.md", recipes),
+    "scales": Made("docs/recipes.md", scales),
+    "variants": Made("docs/recipes.md", variants),
+    "models": Made("docs/recipes.md", models),
+    "statuses": Made("docs/report.md", statuses),
+    "decisions": Made("docs/report.md", lambda: decisions(decide.STATUS)),
+    "changes": Made("docs/report.md", lambda: decisions(decide.CHANGED)),
+    "checks": Made("docs/report.md", checks),
+    "formats": Made("docs/your-runs.md", writers),
+    "trainer keys": Made("docs/trainers.md", lambda: keys(Trainer)),
 }
 
 
@@ -220,5 +226,5 @@ def current(page: Path) -> str:
 
 
 if __name__ == "__main__":
-    for page in sorted({DOCS / made.page for made in BLOCKS.values()}):
+    for page in sorted({ROOT / made.page for made in BLOCKS.values()}):
         page.write_text(current(page))

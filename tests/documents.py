@@ -21,6 +21,7 @@ PAGES = (
         for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "SKILL.md", "golden/README.md")
     ),
     *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "lab").rglob("*.md")),
 )
 LANGUAGES = {"{eval-rst}", "{toctree}", "sh", "text", "python", "toml", "yaml", "json", ""}
 VARIABLE = re.compile(r"\$\{\{.*?\}\}|\$\{[^}]*\}|\$\w+")

@@ -12,7 +12,7 @@ from pathlib import Path
 import projects
 import pytest
 from fp8parity import cli, gate, shipped
-from fp8parity.cli import pairs, trace
+from fp8parity.cli import pairs
 from fp8parity.judging.verdict import Status, Verdict
 from fp8parity.records.cell import TRAINER_CORPUS, Cell, Execution
 from fp8parity.report.commands import command, next_steps
@@ -72,7 +72,6 @@ def printed() -> Iterator[tuple[str, str]]:
     yield "demo", command([verdict], Evidence(command=shipped.command("demo")))
     yield "after demo", shipped.run_command(["suites/convergence"], ["-n", "2"])
     yield "verdict", pairs._command(cli.parser().parse_args(["verdict", "a b", "c"]))
-    yield "trace", trace._repeat(cli.parser().parse_args(["trace", "te-current", "--model", "micro"]))
 
 
 class Collected:

@@ -28,8 +28,7 @@ ROOMS = {
     "trainers": "training workload records runs did_you_mean",
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
-    "tracing": "checks training recipes workload numerics records",
-    "distributed": "tracing checks training recipes workload numerics records",
+    "distributed": "checks training recipes workload numerics records",
     "runner": "trainers timing checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "prediction": "recipes workload records",
@@ -37,7 +36,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner trainers checks training recipes workload records did_you_mean",
-    "cli": "gate shipped distributed tracing report planning judging runs runner trainers timing prediction checks training recipes workload numerics records did_you_mean",
+    "cli": "gate shipped report planning judging runs runner trainers timing prediction checks training recipes workload numerics records did_you_mean",
     "__main__": "cli",
     "__init__": "",
 }
@@ -223,7 +222,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 27_488
+MAX_STATEMENTS = 27_186
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 

@@ -24,7 +24,7 @@ from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import sentence
 
-USER = [page for page in PAGES if page.parent == ROOT / "docs"]
+USER = [page for page in PAGES if page.parent in (ROOT / "docs", ROOT / "lab" / "docs")]
 REFERENCE = runpy.run_path(str(ROOT / "benchmarks" / "reference.py"))
 MAX_LINE, MAX_PARAGRAPH, MAX_PAGE = 120, 6, 200
 
@@ -53,7 +53,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
 
 
-@pytest.mark.parametrize("page", USER, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", USER, ids=lambda p: str(p.relative_to(ROOT)))
 def test_user_page_fits_on_a_few_screens(page):
     text = REFERENCE["BLOCK"].sub("", page.read_text())
     lines = [line for line in FENCE.sub("", text).splitlines() if not line.startswith(("|", "<!--"))]
@@ -63,12 +63,12 @@ def test_user_page_fits_on_a_few_screens(page):
     assert [item for item in items if item.strip().count("\n") >= MAX_PARAGRAPH] == []
 
 
-@pytest.mark.parametrize("page", USER, ids=lambda p: p.name)
+@pytest.mark.parametrize("page", USER, ids=lambda p: str(p.relative_to(ROOT)))
 def test_generated_tables_of_a_page_are_current(page):
     """``python benchmarks/reference.py`` writes them."""
     text = page.read_text()
     assert REFERENCE["current"](page) == text
-    named = {name for name, made in REFERENCE["BLOCKS"].items() if made.page == page.name}
+    named = {name for name, made in REFERENCE["BLOCKS"].items() if made.page == str(page.relative_to(ROOT))}
     assert {name for name, _ in REFERENCE["BLOCK"].findall(text)} == named
 
 

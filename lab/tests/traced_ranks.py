@@ -12,10 +12,11 @@ import torch.distributed as dist
 from faults import moments, places
 from faults.plants import Plant
 from fp8parity.checks.protocol import Result, numbers_of
-from fp8parity.distributed import sharding, trace
-from fp8parity.distributed.trace import TraceSpec
+from fp8parity.distributed import sharding
 from fp8parity.numerics import emulation
 from fp8parity.recipes import RECIPES
+from fp8parity_lab.tracing import ranks
+from fp8parity_lab.tracing.ranks import TraceSpec
 from torch import nn
 from traced import ARM, MOMENTS, OUT, UP
 
@@ -52,7 +53,7 @@ def once_sharded(change: Callable[[Any], object]) -> Plant:
         change(made.model)
         return made
 
-    return lambda patch: patch.setattr(trace, "shard", shard)
+    return lambda patch: patch.setattr(ranks, "shard", shard)
 
 
 def summed(model: Any) -> None:
@@ -99,5 +100,5 @@ def measure(spec: TraceSpec) -> Result:
 
 
 def _note(name: str, spec: TraceSpec) -> str:
-    found = trace.of_all(trace.of_rank(spec))
+    found = ranks.of_all(ranks.of_rank(spec))
     return "|".join([name, *(o.title for o in found.over), *found.unmatched, *(d.name for d in found.far)])

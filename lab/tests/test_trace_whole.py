@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from faults import moments, places
 from fp8parity.checks import places as linears
-from fp8parity.cli import trace as trace_command
 from fp8parity.numerics import emulation
 from fp8parity.recipes.adapter import ConvertedModel
 from fp8parity.records.cell import Execution
 from fp8parity.training import hardware
+from fp8parity_lab.cli import trace as trace_command
 from torch import Tensor, nn
 from traced import OUT, traced
 

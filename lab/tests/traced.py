@@ -11,11 +11,11 @@ from faults.looks import add_recipes
 from faults.plants import Plant
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.tracing import step
-from fp8parity.tracing.step import Trace
 from fp8parity.training.variants import Variant
 from fp8parity.workload.own import OwnModel
 from fp8parity.workload.presets import presets
+from fp8parity_lab.tracing import step
+from fp8parity_lab.tracing.step import Trace
 
 MICRO = presets()["micro"]
 SCHEDULE = dataclasses.replace(MICRO.schedule, rows=1)

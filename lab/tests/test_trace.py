@@ -13,15 +13,15 @@ from faults import arm, moments, places
 from faults.plants import Plant
 from fp8parity import cli
 from fp8parity.checks import places as linears
-from fp8parity.cli import trace as trace_command
 from fp8parity.numerics import emulation
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.tracing import step
-from fp8parity.tracing.step import Trace
 from fp8parity.training import hardware
 from fp8parity.workload import hf_tiny
 from fp8parity.workload.presets import presets
+from fp8parity_lab.cli import trace as trace_command
+from fp8parity_lab.tracing import step
+from fp8parity_lab.tracing.step import Trace
 from torch import nn
 from traced import ARM, EVERYWHERE, MODEL, MOMENTS, MORE, OUT, PLACES, UNSEEN, over, planted, traced
 

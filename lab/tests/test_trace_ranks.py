@@ -8,10 +8,10 @@ import own_models
 import pytest
 import traced_ranks
 from fp8parity import cli
-from fp8parity.distributed import trace
 from fp8parity.distributed.launch import launch
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution
+from fp8parity_lab.tracing import ranks
 from traced import MICRO, SCHEDULE
 
 
@@ -19,10 +19,10 @@ from traced import MICRO, SCHEDULE
 def notes() -> dict[str, list[str]]:
     """The operations over their budget, by the name of a trace. The ranks start once: that takes half a minute of a processor."""
     work = RECIPES["te-current"], Execution.EMULATED, own_models.CPU, MICRO.model, SCHEDULE, MICRO.corpus
-    spec = trace.TraceSpec(*work, ranks=2, seed=1)
+    spec = ranks.TraceSpec(*work, ranks=2, seed=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))
-        _, found = launch("traced_ranks:measure", spec, limit=trace.LIMIT, patience=trace.PATIENCE)
+        _, found = launch("traced_ranks:measure", spec, limit=ranks.LIMIT, patience=ranks.PATIENCE)
     return {name: over for name, *over in (note.split("|") for note in found)}
 
 
