@@ -25,6 +25,7 @@ from typing import Any
 from fp8parity.judging import speed
 from fp8parity.records.schema import Throughput
 from fp8parity.records.storage import load_records
+from fp8parity_lab.cli.predict import SHIPPED
 from gap_tables import markdown
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -80,7 +81,7 @@ def predict(folder: Path, file: Path, gpu: str | Path = "h100", how: str | Path 
 
     ``how``: as "block" of this project's class, or as the "layer" of its own.
     """
-    sets = [*sorted((GOLDEN / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
+    sets = [*sorted((SHIPPED / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
     found: dict[str, Any] = {}
     for name, recipe in product(CONFIGS, RECIPES):
         with TemporaryDirectory() as made:

@@ -189,7 +189,7 @@ def completed(line: str) -> list[str]:
     ("line", "names"),
     [
         ("fp8parity comp", ["compare"]),
-        ("fp8parity predict llama3-4", ["llama3-405b"]),
+        ("fp8parity gemm llama3-4", ["llama3-405b"]),
         ("fp8parity run --parity-resu", ["--parity-resume"]),
         ("fp8parity run --parity-execution na", ["native"]),
     ],
@@ -230,7 +230,9 @@ def without_reader(*command: str) -> tuple[int | None, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [["compare", OLD, NEW, "--report"], ["predict", "1b", "--gpu", "h100", "--csv"]])
+@pytest.mark.parametrize(
+    "command", [["compare", OLD, NEW, "--report"], ["gemm", "--from", "golden/records/gemms.zip", "--csv"]]
+)
 def test_a_reader_that_stops_is_no_error_and_loses_no_report(tmp_path, command):
     """`fp8parity compare OLD NEW --report parity.md | head -1`."""
     path = tmp_path / "out.md"

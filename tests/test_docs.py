@@ -27,7 +27,7 @@ from fp8parity.workload import corpus
 from log_files import automodel
 from sessions import cell, verdict
 
-RUN = {"recipes", "power", "judge", "merge", "compare", "import", "verdict", "predict"}
+RUN = {"recipes", "power", "judge", "merge", "compare", "import", "verdict"}
 """Subcommands that take seconds; of the others the options are parsed. A command with ``--gpu here`` needs a GPU."""
 SHOWING = {"gemm", "split"}
 """Subcommands that need a GPU, and with ``--from`` take seconds."""

@@ -224,7 +224,7 @@ def test_a_hybrid_model_is_timed_by_its_own_linears(timed, tmp_path, monkeypatch
     assert f"te-current: mixer.in_proj has 2321 output features (N){NOT}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [["predict"], ["block", "--recipe", "bf16"], ["split", "--recipe", "bf16"]])
+@pytest.mark.parametrize("command", [["block", "--recipe", "bf16"], ["split", "--recipe", "bf16"]])
 def test_a_hybrid_model_has_no_block(tmp_path, capsys, command):
     pytest.importorskip("transformers")
     assert main([command[0], model(tmp_path, **HYBRID, num_hidden_layers=4), *command[1:]]) == 2

@@ -7,13 +7,12 @@ import math
 import re
 
 import gemm_records
-import made_up_gpu as gpu
 import pytest
 import reports
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
-from fp8parity.records.times import Category, Split
+from fp8parity.records.times import Category, DeviceProfile, Part, PartTime, Split
 from fp8parity.report import RENDERERS, timed, timings
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.plots import BETTER, WORSE, Trace
@@ -163,12 +162,21 @@ def split() -> TimeSplit:
     )
 
 
+BANDWIDTH = 3e12
+
+
+def device() -> DeviceProfile:
+    copy = PartTime(part=Part.COPY, form="eager", sizes={"bytes": 3}, seconds=1e-12, low=1e-12, high=1e-12)
+    where = reports.provenance()
+    return DeviceProfile(cell=CELL, memory=1, peak_flops=1.0, times=[copy], provenance=where, session="s")
+
+
 @pytest.fixture(scope="module")
 def report() -> Report:
     """A session with losses and speeds of te-current on tiny, its step, GEMMs, time split and the GPU's profile."""
     verdicts, given = reports.session(recipes=("te-current",), speeds=True)
     speeds = [v.model_copy(update={"cell": CELL}) if v.speed else v for v in verdicts]
-    records = [*given.records, timing(), split(), gemm_records.made(), gpu.profile()]
+    records = [*given.records, timing(), split(), gemm_records.made(), device()]
     return Report(speeds, {}, [], "m", Evidence(records, given.goldens, given.policy))
 
 
@@ -183,7 +191,7 @@ class TestGemms:
         drawn = reports.plots(report)["roofline"]
         peak, bandwidth = drawn.data[-2:]
         assert set(peak["y"]) == {gemm_records.PEAK / 1e12}
-        assert bandwidth["y"][1] / bandwidth["x"][1] == pytest.approx(gpu.BANDWIDTH / 1e12)
+        assert bandwidth["y"][1] / bandwidth["x"][1] == pytest.approx(BANDWIDTH / 1e12)
         assert bandwidth["y"][1] == pytest.approx(2 * gemm_records.PEAK / 1e12)
         assert [v.label for v in drawn.views] == ["GEMM alone", "With its casts"]
         assert all(len(v.traces["x"]) == len(drawn.data) for v in drawn.views)

@@ -9,10 +9,7 @@ import torch
 from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
-from fp8parity.records.times import Part
-from fp8parity.timing import blocks, kernels, steps
-from fp8parity.timing.graphs import ROUNDS
-from fp8parity.timing.kernels import Launch
+from fp8parity.timing import blocks, steps
 from fp8parity.timing.linears import linears
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
@@ -94,47 +91,3 @@ def test_linears_of_equal_dimensions_are_timed_once(eager):
     }  # fmt: skip
     assert all(len(t.bf16_seconds) >= 6 for t in found)
     assert linears(SMALL, CURRENT, Execution.FUSED, CPU) == []
-
-
-# Parts of a block in a stack
-
-GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
-ATTENTION = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma"
-KERNELS = {GEMM: 5.0, ATTENTION: 3.0, "triton_per_fused_rms_norm_0": 2.0, "void at::native::elementwise_kernel<4>": 1.0}
-"""The seconds of the kernels of a replay."""
-
-
-def ran(replays: int, slower: float = 1.0) -> list[Launch]:
-    """Replays, the last of which took ``slower`` times as long, in the order of the profiler: by name."""
-    made, now = [], 0.0
-    for number in range(replays):
-        for name, seconds in KERNELS.items():
-            end = now + seconds * (slower if number == replays - 1 else 1.0)
-            made.append(Launch(name, now, end))
-            now = end + 0.5  # a gap, which is in no part
-    return sorted(made, key=lambda launch: launch.name)
-
-
-def test_each_kernel_counts_for_its_part_in_the_last_replays():
-    found = kernels.grouped(ran(2 + 2 * ROUNDS, slower=3.0), 2 + 2 * ROUNDS, 2)
-    assert found == {
-        Part.BLOCK_PRODUCTS: [5.0] * (ROUNDS - 1) + [10.0],
-        Part.BLOCK_ATTENTION: [3.0] * (ROUNDS - 1) + [6.0],
-        Part.BLOCK_REST: [3.0] * (ROUNDS - 1) + [6.0],
-    }
-
-
-@pytest.mark.parametrize("kept", [slice(1, None), slice(len(KERNELS), None), slice(0, 0), slice(ROUNDS, -1)])
-def test_missing_kernels_are_an_error(kept):
-    """One kernel, as many as a replay has, all, and one of each replay are missing."""
-    few = ran(ROUNDS)[kept]
-    with pytest.raises(ValueError, match=rf"saw {len(few)} kernels in {ROUNDS} equal replays"):
-        kernels.grouped(few, ROUNDS, 1)
-
-
-@pytest.mark.parametrize(("name", "part"), [(GEMM, "block-products"), (ATTENTION, "block-attention")])
-def test_a_part_without_a_kernel_is_an_error(name, part):
-    """A new version of a library may name its kernels otherwise. Six minutes of a profile would end with a time of 0."""
-    unknown = [replace(launch, name="new") if launch.name == name else launch for launch in ran(ROUNDS)]
-    with pytest.raises(ValueError, match=rf"no kernel of a block is known as {part} \(timing/kernels.py\)"):
-        kernels.grouped(unknown, ROUNDS, 1)

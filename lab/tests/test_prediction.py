@@ -6,11 +6,16 @@ from dataclasses import replace
 
 import made_up_gpu as gpu
 import pytest
-from fp8parity.prediction import fits
-from fp8parity.prediction import residuals as extrapolation
-from fp8parity.prediction.basis import basis
-from fp8parity.prediction.residuals import Size, excesses
-from fp8parity.prediction.step import (
+from fp8parity.recipes.registry import RECIPES
+from fp8parity.records.cell import Execution
+from fp8parity.records.times import Part
+from fp8parity.workload import shapes
+from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity_lab.prediction import fits
+from fp8parity_lab.prediction import residuals as extrapolation
+from fp8parity_lab.prediction.basis import basis
+from fp8parity_lab.prediction.residuals import Size, excesses
+from fp8parity_lab.prediction.step import (
     ATTENTION,
     CASTS,
     GEMMS,
@@ -19,11 +24,6 @@ from fp8parity.prediction.step import (
     refuse_memory,
     step_time,
 )
-from fp8parity.recipes.registry import RECIPES
-from fp8parity.records.cell import Execution
-from fp8parity.records.times import Part
-from fp8parity.workload import shapes
-from fp8parity.workload.shapes import ModelShape, Workload
 
 CURRENT, BF16, ONE = RECIPES["te-current"], RECIPES["bf16"], shapes.get("1b")
 ODD = ModelShape("odd", 1000, 4000, 8, 8, 125, 4, 1000)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import made_up_gpu as gpu
 import pytest
+from documents import blocks, commands
 from fp8parity import cli
-from fp8parity.cli import gemm, predict
-from fp8parity.prediction.basis import Basis, basis
-from fp8parity.prediction.calibration import held_out
-from fp8parity.prediction.residuals import Residual, residuals
 from fp8parity.records import sets
 from fp8parity.records.schema import Throughput
 from fp8parity.records.storage import gpu_slug
@@ -22,7 +21,13 @@ from fp8parity.records.times import DeviceProfile
 from fp8parity.workload import shapes
 from fp8parity.workload.hf_config import read_config
 from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity_lab.cli import predict
+from fp8parity_lab.prediction.basis import Basis, basis
+from fp8parity_lab.prediction.calibration import held_out
+from fp8parity_lab.prediction.residuals import Residual, residuals
 from processes import ROOT
+from test_gemm_command import HYBRID, model
+from test_pages import faults
 
 CONFIG = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
@@ -96,7 +101,7 @@ def test_shipped_sets_are_read_without_records(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "shipped" / predict.FOLDER
     folder.mkdir(parents=True)
     sets.save(gpu.records(MODELS), folder / "nvidia-h100-made-up.zip")
-    monkeypatch.setattr(predict.shipped, "folder", lambda name: tmp_path / "shipped")
+    monkeypatch.setattr(predict, "SHIPPED", tmp_path / "shipped")
     own = tmp_path / "own"
     assert refused(capsys, "1b", "--gpu", "h100", "--golden-dir", str(own)) == f"--golden-dir {own}: no such folder"
     own.mkdir()
@@ -131,7 +136,7 @@ def test_a_gpu_without_a_profile_is_measured_now(monkeypatch, capsys):
     new = gpu.profile("NVIDIA New")
     gemms = [gpu.gemm_times(shapes.get(name)).model_copy(update={"provenance": new.provenance}) for name in MODELS]
     monkeypatch.setattr(predict, "_device", lambda: "NVIDIA New")
-    monkeypatch.setattr(gemm, "profiled", lambda folder: new)
+    monkeypatch.setattr(predict, "profiled", lambda folder: new)
     monkeypatch.setattr(predict, "_records", lambda args: gemms)
     assert "on NVIDIA New" in out(capsys, "1b")
     monkeypatch.setattr(predict, "_records", lambda args: [])
@@ -202,13 +207,41 @@ class TestExperts:
         )
 
 
+def test_a_hybrid_model_has_no_block(tmp_path, capsys):
+    pytest.importorskip("transformers")
+    said = refused(capsys, model(tmp_path, **HYBRID, num_hidden_layers=4))
+    assert ": its 4 layers are not all alike (mixer.in_proj runs 1x); only layers of one kind" in said
+
+
+PAGE = ROOT / "lab/docs/predict.md"
+SHOWN = [c for b in blocks(PAGE) if b.language == "sh" for c in commands(b) if c[1] == "predict" and "--gpu" in c]
+
+
+@pytest.mark.parametrize("command", SHOWN, ids=" ".join)
+def test_shown_commands_predict(config, monkeypatch, capsys, command):
+    monkeypatch.chdir(config.parent)
+    assert " on NVIDIA H" in out(capsys, *command[2:])
+
+
+def test_links_of_the_page_exist():
+    assert faults(PAGE) == []
+
+
+@pytest.mark.slow
+def test_a_prediction_needs_no_torch():
+    code = "import sys; sys.modules['torch'] = None; from fp8parity import cli; sys.exit(cli.main(sys.argv[1:]))"
+    asked = [sys.executable, "-c", code, "predict", "1b", "--gpu", "h100"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_width_that_no_recipe_divides_is_refused(config, measurements, capsys):
     config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
     line = refused(capsys, str(config), *AT, str(measurements))
     assert line.startswith("te-current: gate and up has 8200 output features (N)")
 
 
-SETS = sorted((ROOT / "golden" / "prediction").glob("*.zip"))
+SETS = sorted((predict.SHIPPED / predict.FOLDER).glob("*.zip"))
 
 
 @cache

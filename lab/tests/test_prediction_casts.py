@@ -8,19 +8,19 @@ from dataclasses import replace
 import made_up_gpu as gpu
 import pytest
 import torch
-from fp8parity.prediction import sizes as roofline
-from fp8parity.prediction.basis import PRODUCTS, Basis
-from fp8parity.prediction.calibration import SHRUNK, calibrate, corrections, held_out
-from fp8parity.prediction.fits import TimedBlock, in_block
-from fp8parity.prediction.residuals import Group, Measured, Residual, Size, measured, residuals
-from fp8parity.prediction.sizes import Additions, Roof
-from fp8parity.prediction.step import CASTS, step_time
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
+from fp8parity_lab.prediction import sizes as roofline
+from fp8parity_lab.prediction.basis import PRODUCTS, Basis
+from fp8parity_lab.prediction.calibration import SHRUNK, calibrate, corrections, held_out
+from fp8parity_lab.prediction.fits import TimedBlock, in_block
+from fp8parity_lab.prediction.residuals import Group, Measured, Residual, Size, measured, residuals
+from fp8parity_lab.prediction.sizes import Additions, Roof
+from fp8parity_lab.prediction.step import CASTS, step_time
 
 ROWWISE, CAST, ALONG, ACROSS, RESULT = "ao-rowwise", 8e-6, 2e-12, 3e-12, 5e-12
 """A recipe, the seconds of a cast, and those of an element of each kind."""

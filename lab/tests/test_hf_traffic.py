@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import held_out
 import made_up_gpu as gpu
 import pytest
 from fp8parity import cli
-from fp8parity.prediction.calibration import OWN_LAYERS
-from fp8parity.prediction.step import casts_alone, quantized_shares, step_time
 from fp8parity.recipes import registry
 from fp8parity.records.cell import Execution
 from fp8parity.workload import shapes
+from fp8parity_lab.prediction.calibration import OWN_LAYERS
+from fp8parity_lab.prediction.sizes import EagerWorkload
+from fp8parity_lab.prediction.step import casts_alone, quantized_shares, step_time
 from processes import ROOT
 from test_hf_layer import config as config
 from test_hf_layer import layer
@@ -24,7 +24,7 @@ from test_hf_layer import layer
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from fp8parity.workload import hf_traffic  # noqa: E402 - with transformers only
+from fp8parity_lab.prediction import hf_traffic  # noqa: E402 - with transformers only
 
 N = 1024
 
@@ -80,7 +80,8 @@ def test_activation_of_many_operations_moves_more(config, monkeypatch):
 def test_an_eager_layer_takes_a_copy_of_its_bytes_and_unfused_casts():
     found = gpu.made()
     large, small = 10**9, 1
-    work, recipe = replace(shapes.get("llama3-8b"), eager_bytes=(large, small)), registry.get("te-current")
+    plain = shapes.get("llama3-8b")
+    work, recipe = EagerWorkload(plain.shape, 1, plain.sequence, (large, small)), registry.get("te-current")
     parts = step_time(found, work, recipe, Execution.NATIVE, block=True).parts
     assert parts["norms and activation"] == pytest.approx(large / found.bandwidth + found.launch)
     shares = quantized_shares(work, recipe, 1)

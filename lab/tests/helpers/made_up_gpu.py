@@ -7,16 +7,17 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import reports
-from fp8parity.prediction.basis import PRODUCTS, Basis, basis
-from fp8parity.prediction.sizes import attention_flops, rest_bytes
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
-from fp8parity.records.times import DeviceProfile, Part, PartTime, profile_cell
-from fp8parity.timing.profile import GPU as SIZES
+from fp8parity.records.times import DeviceProfile, Part, PartTime
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, Workload
+from fp8parity_lab.prediction.basis import PRODUCTS, Basis, basis
+from fp8parity_lab.prediction.profile import GPU as SIZES
+from fp8parity_lab.prediction.profile import profile_cell
+from fp8parity_lab.prediction.sizes import attention_flops, rest_bytes
 
 NAME = "NVIDIA H100 Made Up"
 PEAK, BANDWIDTH, LAUNCH = {"bf16": 700e12, "te-current": 1200e12}, 3e12, 1e-6
