@@ -35,7 +35,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner trainers checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report planning judging runs runner trainers timing checks training recipes workload numerics records did_you_mean",
+    "cli": "gate shipped report planning judging runs runner trainers timing training recipes workload numerics records did_you_mean",
     "__main__": "cli",
     "__init__": "",
 }
@@ -220,7 +220,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 25_583
+MAX_STATEMENTS = 25413
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 

@@ -2,11 +2,13 @@
 
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from statistics import fmean
 
 import pytest
-from fp8parity.checks import ablation
+from fp8parity import shipped
 from fp8parity.checks.gradients import BATCHES
 from fp8parity.checks.protocol import RunSpec
 from fp8parity.cli import main
@@ -14,8 +16,9 @@ from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.recipe import Rule
 from fp8parity.records.schema import Measurement
-from fp8parity.report import ablation as report
 from fp8parity.report.render import html
+from fp8parity_lab.ablation import measured
+from fp8parity_lab.ablation import page as report
 from sessions import cell
 from test_report_page import Page
 
@@ -30,12 +33,12 @@ SHARES = [("initial", "block 0", v) for v in (0.2, 0.2, 0.35)] + [
 @pytest.fixture
 def spec(session, eager, monkeypatch) -> RunSpec:
     """``nano`` in its initial state, which needs no training."""
-    monkeypatch.setattr(ablation, "STATES", ("initial",))
+    monkeypatch.setattr(measured, "STATES", ("initial",))
     return session.spec(cell("te-current", "emulated", "nano"))
 
 
 def shares(spec: RunSpec, kind: str) -> dict[str, float]:
-    found = report.rows(list(ablation.measure(spec, kind)))
+    found = report.rows(list(measured.measure(spec, kind)))
     assert all(len(set(numbers)) == BATCHES for of in found.values() for numbers in of.values()), (
         "each batch is another one"
     )
@@ -60,19 +63,19 @@ def test_a_gemm_with_fewer_bits_costs_most(spec):
 
 def test_places_of_a_model(spec):
     tiny = replace(spec, model=replace(spec.model, layers=3))
-    assert [a.place for a in ablation.ablated(tiny, "block")] == ["block 0", "block 1", "block 2"]
-    assert [a.place for a in ablation.ablated(tiny, "name")] == [
+    assert [a.place for a in measured.ablated(tiny, "block")] == ["block 0", "block 1", "block 2"]
+    assert [a.place for a in measured.ablated(tiny, "name")] == [
         f"{n}_proj" for n in ("q", "k", "v", "o", "gate", "up", "down")
     ]
-    assert [a.recipe.rules[0].blocks for a in ablation.ablated(tiny, "gemm")] == [(0, 1, 2)] * 3
+    assert [a.recipe.rules[0].blocks for a in measured.ablated(tiny, "gemm")] == [(0, 1, 2)] * 3
 
 
 def test_a_recipe_with_rules_is_refused(spec):
     placed = replace(spec, recipe=RECIPES["te-current-ends-bf16"])
     with pytest.raises(ValueError, match="te-current-ends-bf16 has rules of its own; ablate te-current instead"):
-        ablation.ablated(placed, "block")
+        measured.ablated(placed, "block")
     with pytest.raises(ValueError, match="mine has rules of its own; ablate a recipe without rules instead"):
-        ablation.ablated(replace(spec, recipe=replace(spec.recipe, name="mine", rules=(Rule(blocks=(0,)),))), "block")
+        measured.ablated(replace(spec, recipe=replace(spec.recipe, name="mine", rules=(Rule(blocks=(0,)),))), "block")
 
 
 def test_the_page_has_a_plot_and_a_table_of_shares():
@@ -104,3 +107,10 @@ def test_wrong_arguments(arguments, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["ablate", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_command_without_torch_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; from fp8parity.cli import main; sys.exit(main(['ablate', 'te-current']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, f"fp8parity: ablate {shipped.needs('torch')}\n")

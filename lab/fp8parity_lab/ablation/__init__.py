@@ -1,0 +1,1 @@
+"""Which place of a recipe costs the gap."""
