@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import two_sides
 from fp8parity.judging.completeness import missing
-from fp8parity.judging.history import Judged, updates
 from fp8parity.judging.references.timed import Versions
 from fp8parity.records.manifest import Manifest, Selected
 from fp8parity.records.provenance import is_library
@@ -85,15 +84,6 @@ def test_old_records_join_the_only_machine_with_libraries(having, tmp_path):
     assert len(merge((tmp_path, r) for r in [*old, *new])) == len(old), "equal results are kept once"
     three = titles(machines([*old, *having(OLD), *new]))
     assert three == [f"EPYC (cuDNN {name})" for name in ("not known", "9.10.2", "9.13.0")]
-
-
-def test_kept_runs_do_not_blame_an_unknown_library():
-    first, second, third = (
-        Judged(number=i, name="", date="", device="d", facts=facts, verdicts=[])
-        for i, facts in enumerate(({"torch": "1"}, {"torch": "1", **OLD}, {"torch": "1", **NEW}))
-    )
-    assert updates(first, second) == []
-    assert updates(second, third) == ["cuDNN 9.10.2 -> 9.13.0"]
 
 
 def test_times_are_pooled_unless_a_known_library_changed():

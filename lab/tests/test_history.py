@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import reports
 from fp8parity.cli import main
-from fp8parity.judging import history as judging
-from fp8parity.judging.history import Judged
 from fp8parity.judging.verdict import Status
-from fp8parity.records import history, sets
-from fp8parity.report import trend
+from fp8parity.records import sets
+from fp8parity_lab.history import judged as judging
+from fp8parity_lab.history import kept as history
+from fp8parity_lab.history import page as trend
+from fp8parity_lab.history.judged import Judged, updates
 from sessions import stored
 from two_sides import TOML
 from verdicts import verdict
@@ -140,3 +141,14 @@ class TestCommand:
         assert "0004_again.zip: " in capsys.readouterr().out
         assert self.command(three, "page", str(tmp_path / "public")) == 0
         assert (tmp_path / "public" / "index.html").read_text().count("</tr>") == 5
+
+
+def test_kept_runs_do_not_blame_an_unknown_library():
+    first, second, third = (
+        Judged(number=i, name="", date="", device="d", facts=facts, verdicts=[])
+        for i, facts in enumerate(
+            ({"torch": "1"}, {"torch": "1", "cuDNN": "9.10.2"}, {"torch": "1", "cuDNN": "9.13.0"})
+        )
+    )
+    assert updates(first, second) == []
+    assert updates(second, third) == ["cuDNN 9.10.2 -> 9.13.0"]

@@ -1,0 +1,1 @@
+"""Keep runs by name and number, compare them, and draw their trend."""
