@@ -25,7 +25,7 @@ ROOMS = {
     "workload": "numerics records did_you_mean registry shipped",
     "recipes": "workload numerics records did_you_mean registry",
     "training": "recipes workload numerics records",
-    "trainers": "training workload records runs did_you_mean",
+    "trainers": "training records runs did_you_mean",
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
     "distributed": "checks training recipes workload numerics records",
@@ -220,7 +220,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 25128
+MAX_STATEMENTS = 25036
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog."""
 
 
