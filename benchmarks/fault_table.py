@@ -1,6 +1,6 @@
 """Write the table of planted faults.
 
-    python benchmarks/fault_table.py --write docs/evidence/faults.md
+    python benchmarks/fault_table.py --write lab/docs/evidence/faults.md
 
 ``tests/faults`` holds the faults as data, and ``tests/test_faults.py`` plants each of them.
 """
@@ -20,8 +20,8 @@ from fp8parity.records import files  # noqa: E402 - the same
 
 HEAD = """# Planted faults
 
-`python benchmarks/fault_table.py --write docs/evidence/faults.md` writes this page. `tests/faults` holds the faults \
-as data.
+`python benchmarks/fault_table.py --write lab/docs/evidence/faults.md` writes this page. `tests/faults` holds the \
+faults as data.
 `tests/test_faults.py` plants each of them: the check must fail, name the place, and blame the right side.
 
 {faults} faults, {findings} findings. A row counts the findings of one check in one kind of fault, and names the first \

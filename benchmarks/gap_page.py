@@ -1,6 +1,6 @@
 """Write the page on how gaps grow, and its plot, from the losses that benchmarks/gap_law.py kept.
 
-python benchmarks/gap_page.py docs/evidence/gap-law.csv
+python benchmarks/gap_page.py lab/docs/evidence/gap-law.csv
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LEAST, MOST = 0.02, 10.0
 """Shares in per cent that the plot shows."""
 PAGE = """# How gaps grow
 
-`python benchmarks/gap_page.py docs/evidence/gap-law.csv` wrote this page and its plot. The losses are those of
+`python benchmarks/gap_page.py lab/docs/evidence/gap-law.csv` wrote this page and its plot. The losses are those of
 `benchmarks/long_runs.py`, averaged over eight parts of each phase of the learning rate. All runs are native (torch
 2.11.0, TE 2.20.2). Those of 20,000 steps are from an H100, `te-adam-bf16` and the others from H200s. Six of the H100's
 runs, repeated on an H200, are equal to the bit over all 20,000 steps.
@@ -57,7 +57,8 @@ fitted if it is seen: the mean of these parts, weighted as in the fit, differs f
   text) shows no gap in its constant phase. At the end of its decay te-block is 0.54% ± 0.43% of the excess below BF16,
   and te-delayed's interval holds zero. Of so many intervals of 95%, some exclude zero by chance.
 * **The gate of 300 steps** of `tiny` sees +0.007% ± 0.004% of the loss for te-block, as at the end of 200,000, and
-  +0.003% ± 0.010% for te-delayed, which ends at 0.018% ([gaps](../gaps.md)). So it does not show the order of the two.
+  +0.003% ± 0.010% for te-delayed, which ends at 0.018% ([gaps](../../../docs/gaps.md)). So it does not show the
+  order of the two.
 * BF16 with the moments of Adam in BF16 (`te-adam-bf16`) shows no gap in 20,000 steps. NVFP4, emulated, needs more than
   520 s for 20,000 steps next to other runs, and was not finished.
 * Runs of 24,000 and 200,000 steps, and those of `small`, have no replica of BF16, so the noise of one BF16 run is part

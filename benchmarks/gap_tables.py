@@ -221,10 +221,11 @@ The same runs on the 4 MiB of `topics`, which 20,000 steps read twenty times (`h
 {repeated}
 
 So this gap is mostly how fast a text is learned by heart: recipes that lag in the training loss do not lag in the
-held-out loss ([more](evidence/long-runs.md)). On fresh text both recipes are behind by 0.001% to 0.005% up to step
-10,000, and te-delayed by 0.012% up to 16,000. In the tail the noise is larger, because runs learn the last features
-thousands of steps apart. After 200,000 fresh steps te-delayed is 0.018% above BF16 and te-block 0.007% ([how gaps
-grow](evidence/gap-law.md)).
+held-out loss ([more](https://github.com/fp8-parity/fp8-parity/blob/main/lab/docs/evidence/long-runs.md)). On fresh text
+both recipes are behind by 0.001% to 0.005% up to step 10,000, and te-delayed by 0.012% up to 16,000. In the tail the
+noise is larger, because runs learn the last features thousands of steps apart. After 200,000 fresh steps te-delayed is
+0.018% above BF16 and te-block 0.007% ([how gaps
+grow](https://github.com/fp8-parity/fp8-parity/blob/main/lab/docs/evidence/gap-law.md)).
 
 Amazon reports a loss 2 to 3% higher after 24 billion tokens
 ([SageMaker](https://aws.amazon.com/blogs/machine-learning/how-fp8-boosts-llm-training-by-18-on-amazon-sagemaker-p5-instances/)):

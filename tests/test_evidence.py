@@ -1,4 +1,4 @@
-"""The scripts behind docs/evidence: rules of other projects, trials, simulated gates, and planted pairs of runs."""
+"""The scripts behind lab/docs/evidence: rules of other projects, trials, simulated gates, and planted pairs of runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_exact_rules_fail_sound_runs_and_wide_rules_miss_faults():
     sound = count("torchtitan", trials.SOUND, trials.REPLICAS)
     assert sound.red == sound.n > 0 == count(head_to_head.OURS, trials.SOUND, trials.REPLICAS).red
     assert count("Megatron-LM, 5%", trials.FRAMEWORK).red < count(head_to_head.OURS, trials.FRAMEWORK).red
-    page = (ROOT / "docs/evidence/loss-gate.md").read_text()
+    page = (ROOT / "lab/docs/evidence/loss-gate.md").read_text()
     assert all(f"| {row[1]} | {row[2]} | {row[3]} |" in page for row in evidence.wrong(results))
 
 
@@ -73,6 +73,6 @@ def test_planted_pairs_have_their_gaps_and_verdicts():
 
 
 def test_page_of_faults_names_every_kind_and_check():
-    page = (ROOT / "docs/evidence/faults.md").read_text()
+    page = (ROOT / "lab/docs/evidence/faults.md").read_text()
     rows = [line.split(" | ")[:2] for line in fault_table.page().splitlines() if line.startswith("| ")]
     assert [row for row in rows if " | ".join(row) not in page] == []

@@ -21,7 +21,7 @@ from fp8parity.workload.schedule import LATER, SCHEDULES, Schedule, spec_hash
 
 PHASES = Schedule(2_000, rows=8, length=128, lr=1e-3, warmup=100, stable=1_100, after=300, least=0.1, tail=100)
 FLOOR, LOSS = 3.3, 3.4
-STORED = Path(gap_page.__file__).parents[1] / "docs" / "evidence" / "gap-law.csv"
+STORED = Path(gap_page.__file__).parents[1] / "lab" / "docs" / "evidence" / "gap-law.csv"
 
 
 def cosine(s: Schedule, step: int) -> float:
@@ -182,7 +182,7 @@ def test_a_run_with_a_planted_fault_is_no_replica():
 
 
 def test_intervals_of_the_prose_are_in_the_tables():
-    pages = [STORED.with_suffix(".md"), STORED.parents[1] / "gaps.md"]
+    pages = [STORED.with_suffix(".md"), STORED.parents[3] / "docs" / "gaps.md"]
     tables = {n for page in pages for n in re.findall(r"[+-]\d+\.\d+ ± \d+\.\d+", page.read_text())}
     prose = [" ± ".join(n) for n in re.findall(r"([+-]?\d+\.\d+)% ± (\d+\.\d+)%", gap_page.PAGE)]
     found = tables | {n[1:] for n in tables}  # a number without a sign may have either

@@ -1,6 +1,6 @@
 """Count casts and GEMMs of a recipe of TE that give another result.
 
-    python docs/evidence/repeats.py te-block 6 100      # recipe, processes, seconds: once with MPS, once without
+    python lab/docs/evidence/repeats.py te-block 6 100      # recipe, processes, seconds: once with MPS, once without
 
 Several processes repeat them on one GPU, at the shapes of the linears of `small`. Scales are compared by the GEMMs,
 because their padding is not written. Each result is compared at once, so a GEMM does not follow its cast directly.
