@@ -70,7 +70,6 @@ COMMANDS = {
     "bounds": ["golden", "bounds", "records"],
     "calibrate": ["calibrate", "--from", "records"],
     "plan": ["plan", "records"],
-    "power": ["power", "--model", "nano", "--records", "records"],
     "golden diff": ["golden", "diff", "HEAD", "--records", "records"],
 }
 """Commands by name. They run in the folder of the project and read every file of it."""

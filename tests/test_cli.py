@@ -45,7 +45,7 @@ def test_help_lists_commands_in_four_groups(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line in cli.GROUPS] == ["gate", "compare", "speed", "goldens"]
     assert {f"  {name:<10} {command.help}" for name, command in cli.COMMANDS.items()} <= set(lines)
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 80 and all(any(name in line for line in lines) for name in cli.LAB)
 
 
 def test_help_of_run_lists_our_options_only(capsys):

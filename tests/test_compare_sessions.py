@@ -12,9 +12,8 @@ import two_sides
 from fp8parity.cli import main
 from fp8parity.judging.completeness import missing_shards
 from fp8parity.records import manifest
-from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Selected, Shard
-from fp8parity.records.schema import Measurement, Measurements, Trajectory
+from fp8parity.records.schema import Trajectory
 from fp8parity.records.sets import machines, merge
 from two_sides import TOML, change, compared, save
 
@@ -109,21 +108,3 @@ def test_a_cell_that_only_one_manifest_knows_is_no_parity(sides, session, capsys
     words = f"missing: {CELL} test_gemm (no record holds it) (in {('OLD', 'NEW')[side]})"
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Cannot say, because one side lacks cells.") and words in out
-
-
-def test_a_kept_run_that_lost_a_part_is_red(trajectory, session, tmp_path, capsys):
-    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
-    row = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
-    where = {"provenance": trajectory().provenance, "session": "s", "partial": True}
-    green = Measurements.model_validate({"cell": cell, "check": "gemm", "values": [row], **where})
-    whole, part = (save(tmp_path / name, [green]) for name in ("whole", "part"))
-    manifest.write(part, session(CRASHED))
-    (tmp_path / "policy.toml").write_text(
-        f'{TOML}[[rule]]\ncheck = "gemm"\nlow = 28\nhigh = 29\nwhy = "a made-up row"\n'
-    )
-    kept = ["--parity-records", str(tmp_path / ".parity"), "--golden-dir", str(tmp_path)]
-    for folder, code in ((whole, 0), (part, 1)):
-        assert main(["history", "add", folder.name, str(folder), *kept]) == 0
-        assert main(["history", "last", *kept]) == code
-    lines = capsys.readouterr().out
-    assert f"1 green, but the manifest of session s selected {CELL}" in " ".join(lines.split())

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 import reports
+import two_sides
 from fp8parity.cli import main
 from fp8parity.judging.verdict import Status
-from fp8parity.records import sets
+from fp8parity.records import manifest, sets
+from fp8parity.records.cell import Cell, Execution
+from fp8parity.records.manifest import Selected
+from fp8parity.records.schema import Measurement, Measurements
 from fp8parity_lab.history import judged as judging
 from fp8parity_lab.history import kept as history
 from fp8parity_lab.history import page as trend
 from fp8parity_lab.history.judged import Judged, updates
 from sessions import stored
-from two_sides import TOML
+from two_sides import TOML, save
 from verdicts import verdict
 
 
@@ -152,3 +156,25 @@ def test_kept_runs_do_not_blame_an_unknown_library():
     )
     assert updates(first, second) == []
     assert updates(second, third) == ["cuDNN 9.10.2 -> 9.13.0"]
+
+
+CELL = "ao-mxfp8-nano-emulated"
+
+
+def test_a_kept_run_that_lost_a_part_is_red(trajectory, tmp_path, capsys):
+    cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
+    row = Measurement(metric="fprop sqnr", where="gaussian", value=28.5)
+    where = {"provenance": trajectory().provenance, "session": "s", "partial": True}
+    green = Measurements.model_validate({"cell": cell, "check": "gemm", "values": [row], **where})
+    whole, part = (save(tmp_path / name, [green]) for name in ("whole", "part"))
+    crashed = Selected(cell=CELL, test="test_gemm", outcome="failed")
+    manifest.write(part, two_sides.session(trajectory, crashed))
+    (tmp_path / "policy.toml").write_text(
+        f'{TOML}[[rule]]\ncheck = "gemm"\nlow = 28\nhigh = 29\nwhy = "a made-up row"\n'
+    )
+    kept = ["--parity-records", str(tmp_path / ".parity"), "--golden-dir", str(tmp_path)]
+    for folder, code in ((whole, 0), (part, 1)):
+        assert main(["history", "add", folder.name, str(folder), *kept]) == 0
+        assert main(["history", "last", *kept]) == code
+    lines = capsys.readouterr().out
+    assert f"1 green, but the manifest of session s selected {CELL}" in " ".join(lines.split())

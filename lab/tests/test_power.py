@@ -45,3 +45,9 @@ def test_power_reads_the_noise_of_records(trajectory, tmp_path, capsys):
     assert main(command) == Exit.OK and "0.1000%" in capsys.readouterr().out
     assert main([*command, "--recipe", "te-curren"]) == Exit.UNDECIDED
     assert "did you mean te-current" in capsys.readouterr().err
+
+
+def test_power_refuses_a_damaged_policy(tmp_path, capsys):
+    (tmp_path / "policy.toml").write_text(f"a = {'[' * 100_000}")
+    assert main(["power", "--golden-dir", str(tmp_path), "--model", "mini"]) == Exit.UNDECIDED
+    assert "policy.toml: its values are nested too deeply" in capsys.readouterr().err
