@@ -48,6 +48,16 @@ def test_help_lists_commands_in_four_groups(capsys):
     assert max(map(len, lines)) <= 80 and all(any(name in line for line in lines) for name in cli.LAB)
 
 
+def test_commands_of_a_lab_that_is_not_installed_name_its_package(capsys, monkeypatch):
+    monkeypatch.setattr(cli, "added", dict)
+    assert main([]) == Exit.UNDECIDED
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  {', '.join(cli.LAB)}" in lines and max(map(len, lines)) <= 80
+    for name in cli.LAB:
+        assert main([name, "x"]) == Exit.UNDECIDED
+        assert f"{name} is a command of the lab: pip install fp8-parity-lab" in capsys.readouterr().err
+
+
 def test_help_of_run_lists_our_options_only(capsys):
     assert main(["run", "numerics", "--help"]) == Exit.OK
     lines = capsys.readouterr().out.splitlines()
