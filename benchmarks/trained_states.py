@@ -42,7 +42,7 @@ def measured(model: str, replicas: int) -> Iterator[tuple[str, str, float]]:
     config, device = presets()[model].model, torch.device("cpu")
     for variant in (None, *map(replica, range(replicas))):
         weights = gradients._trained(config, DEFAULT_CORPUS, device, variant)
-        gradients.trained_state = lambda *_, weights=weights: weights  # type: ignore[assignment]
+        gradients.trained_state = lambda *_, weights=weights: weights  # type: ignore[assignment]  # no cache of states
         for name in RECIPES:
             spec = RunSpec(recipes.get(name), Execution.EMULATED, device, config, gradients.TRAINING)
             for metric, value in gradients._at_state(spec, STATE)[0].items():

@@ -48,6 +48,13 @@ def test_help_lists_commands_in_four_groups(capsys):
     assert max(map(len, lines)) <= 80 and all(any(name in line for line in lines) for name in cli.LAB)
 
 
+def test_command_of_ours_imports_no_added_one(capsys, monkeypatch):
+    """A package that cannot be imported must not stop a gate."""
+    monkeypatch.setattr(cli, "added", lambda: pytest.fail("imported"))
+    assert main(["judge", f"{GOLDEN}/records/h100-five.zip", "--golden-dir", str(GOLDEN)]) in (Exit.OK, Exit.RED)
+    assert capsys.readouterr().out
+
+
 def test_commands_of_a_lab_that_is_not_installed_name_its_package(capsys, monkeypatch):
     monkeypatch.setattr(cli, "added", dict)
     assert main([]) == Exit.UNDECIDED
