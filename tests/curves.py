@@ -60,7 +60,7 @@ def run(losses: Sequence[float], source: str = "bf16", **changes: Any) -> Run:
 
 
 def noisy(steps: int = STEPS, seed: int = 0) -> list[float]:
-    """Losses of which each batch has its own. The first few are higher."""
+    """Losses with noise of their own for each batch. The first few are higher."""
     return (np.random.default_rng(seed).uniform(2.0, 3.0, steps) + 4 * 0.5 ** np.arange(steps)).tolist()
 
 
@@ -78,12 +78,12 @@ def pairs(*given: tuple[Run, Run], options: PairOptions | None = None) -> Pairs:
 
 
 def both(bf16: Sequence[float], fp8: Sequence[float] | None = None, **changes: Any) -> tuple[Run, Run]:
-    """A pair of which both runs have the same changes. The losses of FP8 are BF16's unless they are given."""
+    """A pair; both runs have the same changes. The losses of FP8 are BF16's unless they are given."""
     return run(bf16, **changes), run(bf16 if fp8 is None else fp8, "fp8", **changes)
 
 
 def table(chaos: int = 0, lost: Iterable[int] = (), *names: str) -> Table:
-    """A run as a table, of which the ``lost`` steps lack these metrics (unless given, loss and gradient norm)."""
+    """A run as a table; its ``lost`` steps lack these metrics (unless given, loss and gradient norm)."""
     made: Table = [{"step": s, "loss": x, "grad_norm": g, "lr": r} for s, x, g, r in rows(curve(chaos=chaos))]
     for at in lost:
         made[at - 1] |= dict.fromkeys(names or ("loss", "grad_norm"))

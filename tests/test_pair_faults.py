@@ -220,7 +220,7 @@ def test_run_without_its_last_line_may_be_one_point_shorter():
 
 
 def test_files_once_misjudged_have_their_verdict(tmp_path):
-    """Printed lines of runs of which FP8's norm is a third, and of runs that learned nothing."""
+    """Printed lines: FP8's norm is a third of BF16's, or BF16 learned nothing."""
     for change, code in ((lambda pair: pair, 0), (norm_third, 1), (flat, 2)):
         files = [tmp_path / f"{side}.log" for side in ("bf16", "fp8")]
         for file, made in zip(files, change(sound(SHORT)), strict=True):

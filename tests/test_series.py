@@ -65,7 +65,7 @@ def plain(rows: Sequence[Row]) -> list[tuple[int, float]]:
 
 
 def ranks(at: int, ahead: int) -> Log:
-    """Two ranks, of which the first is ``ahead`` lines ahead."""
+    """Two ranks; the first is ``ahead`` lines ahead."""
     a, b = series(A, "0"), series(B, "1")
     rows = [row for i in range(0, N, ahead) for part in (a, b) for row in part[i : i + ahead]]
     mean = [(s, (x + y) / 2) for (s, x, _), (_, y, _) in zip(a, b, strict=True)]

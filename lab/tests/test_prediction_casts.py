@@ -57,7 +57,7 @@ def rowwise(record: GemmTimes) -> GemmTimes:
 
 
 def basis_of() -> Basis:
-    """Its steps are timed at base, of which no GEMM was."""
+    """Its steps are timed at base, and no GEMM of base was."""
     return replace(gpu.made(), gemms=tuple(rowwise(gpu.gemm_times(shapes.get(n))) for n in ("small", "llama3-8b")))
 
 

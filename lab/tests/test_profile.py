@@ -83,7 +83,7 @@ KERNELS = {GEMM: 5.0, ATTENTION: 3.0, "triton_per_fused_rms_norm_0": 2.0, "void 
 
 
 def ran(replays: int, slower: float = 1.0) -> list[Launch]:
-    """Replays, the last of which took ``slower`` times as long, in the order of the profiler: by name."""
+    """Replays; the last one took ``slower`` times as long, in the order of the profiler: by name."""
     made, now = [], 0.0
     for number in range(replays):
         for name, seconds in KERNELS.items():
