@@ -15,7 +15,7 @@ from fp8parity.judging.pair import PairVerdict, judge
 from fp8parity.judging.pair.aligned import Pairs, align
 from fp8parity.judging.pair.options import PairOptions
 from fp8parity.runs.run import Run
-from log_files import Curve, automodel, rows
+from log_writers import Curve, automodel, rows
 
 HF = Path(__file__).parent / "hf-trainer"
 STEPS = 400

@@ -24,7 +24,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import file_name, write_json
 from fp8parity.workload import corpus
-from log_files import automodel
+from log_writers import automodel
 from sessions import cell, verdict
 
 RUN = {"recipes", "power", "judge", "merge", "compare", "import", "verdict"}
@@ -159,7 +159,9 @@ def check_pytest(arguments: list[str], monkeypatch: pytest.MonkeyPatch, plugins:
 
 
 def check_script(path: str, *arguments: str) -> None:
-    source = (ROOT / ("" if "/" in path else "benchmarks") / path).read_text()
+    if path.startswith("lab/") and not (ROOT / "lab").exists():  # it may be deleted
+        return
+    source = (ROOT / path).read_text()
     for option in (a for a in arguments if a.startswith("--")):
         assert f'"{option}"' in source, f"{path} has no {option}"
 
@@ -209,7 +211,7 @@ PLANTS = {
     "a path": "    pytest suites/convergance\n",
     "an option of the command line": "```sh\nfp8parity power --modell tiny\n```\n",
     "a subcommand": "```yaml\n- run: python -m fp8parity jugde .parity\n```\n",
-    "an option of a script": "```sh\npython benchmarks/evidence.py --seed 1\n```\n",
+    "an option of a script": "```sh\npython docs/reference.py --seed 1\n```\n",
     "an extra": "```sh\npip install -e '.[tee]'\n```\n",
     "an environment": "```sh\ntox -e h200\n```\n",
 }

@@ -12,7 +12,7 @@ from curves import curve
 from fp8parity import runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import rows
+from log_writers import rows
 
 FORMATS = {f["name"]: f for f in tomllib.loads((Path(__file__).parent / "line-formats.toml").read_text())["format"]}
 STARTUP = [

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from curves import curve
 from fp8parity.cli import main
-from log_files import automodel, megatron, megatron_tensorboard
+from log_writers import automodel, megatron, megatron_tensorboard
 
 
 @pytest.fixture

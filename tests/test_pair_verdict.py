@@ -18,7 +18,7 @@ from fp8parity.records.storage import load_records
 from fp8parity.runs.run import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import curve_of, nanochat
+from log_writers import curve_of, nanochat
 
 ROOT = Path(__file__).parents[1]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from faults.plants import after
 from fp8parity import recipes
 from fp8parity.judging import loss
 from fp8parity.judging.policy import LossRow, Policy
@@ -26,7 +27,6 @@ from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
 from fp8parity.workload.schedule import SCHEDULES, Schedule
 from own_models import Pair, small, trained
-from probe_drift import after, switch_off
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
@@ -39,6 +39,13 @@ def micro(recipe: str, variant: Variant | None = None, schedule: Schedule = SHOR
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
     config, data = presets()["micro"].model, corpus.load("topics")
     return loop.train(config, recipes.get(recipe), execution, schedule, data, seed, device=CPU, variant=variant)
+
+
+def switch_off(parts: Parts) -> None:
+    """All quantized linears compute in BF16 from now on."""
+    for module in parts.model.modules():
+        if isinstance(module, EmulatedLinear):
+            module.spec = LinearSpec()
 
 
 def untrained(parts: Parts) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from curves import HF, curve
 from fp8parity import cli, runs
-from log_files import (
+from log_writers import (
     WRITERS,
     Curve,
     automodel,

@@ -17,7 +17,7 @@ from fp8parity.judging.pair import PairVerdict
 from fp8parity.records.storage import write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from log_files import WRITERS, deepspeed, megatron_tensorboard
+from log_writers import WRITERS, deepspeed, megatron_tensorboard
 from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 

@@ -19,7 +19,7 @@ from curves import curve
 from documents import blocks
 from fp8parity import gate, shipped
 from fp8parity.gate import entry
-from log_files import automodel
+from log_writers import automodel
 from processes import NIGHTLY, ROOT, run, without_compiler
 
 ENTRY = () if importlib.metadata.entry_points(group="pytest11", name="fp8parity") else ("-p", "fp8parity.gate.entry")

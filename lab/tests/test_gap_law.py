@@ -21,7 +21,7 @@ from fp8parity.workload.schedule import LATER, SCHEDULES, Schedule, spec_hash
 
 PHASES = Schedule(2_000, rows=8, length=128, lr=1e-3, warmup=100, stable=1_100, after=300, least=0.1, tail=100)
 FLOOR, LOSS = 3.3, 3.4
-STORED = Path(gap_page.__file__).parents[1] / "lab" / "docs" / "evidence" / "gap-law.csv"
+STORED = Path(gap_page.__file__).parents[1] / "docs" / "evidence" / "gap-law.csv"
 
 
 def cosine(s: Schedule, step: int) -> float:

@@ -17,6 +17,7 @@ from fp8parity.numerics.formats import Format
 from fp8parity.numerics.scaling import SCALE_RULES, ScaleRule
 from fp8parity.numerics.spec import Operand
 from fp8parity.recipes import RECIPES
+from fp8parity.training.variants import Parts, Variant
 from torch import Tensor
 
 Plant = Callable[[pytest.MonkeyPatch], object]
@@ -228,3 +229,21 @@ def racing(share: float) -> Plant:
         patch.setattr(EmulatedLinear, "operand", operand)
 
     return plant
+
+
+def after(steps: int, change: Callable[[Parts], None]) -> Variant:
+    """Return a variant that calls ``change(parts)`` once, after so many steps."""
+
+    def plant(parts: Parts) -> Parts:
+        take, taken = parts.optimizer.step, iter(range(1, parts.schedule.steps + 1))
+
+        def counted(clip: float) -> Tensor:
+            report = take(clip)
+            if next(taken) == steps:
+                change(parts)
+            return report
+
+        parts.optimizer.step = counted  # type: ignore[method-assign]  # a Variant can only change the optimizer that it is given
+        return parts
+
+    return Variant(f"changed after step {steps}", "something changes on the way", plant)

@@ -1,7 +1,7 @@
 """Count how often a sound recipe is red: judge repeats with fresh seeds, from a record set with many seeds. No torch.
 
     pytest suites/convergence --seeds 30 --parity-records fresh
-    python benchmarks/false_alarms.py fresh
+    python lab/benchmarks/false_alarms.py fresh
 
 Each repeat takes the next seeds as a gate does, with their BF16 runs as golden and the policy of golden/. The step
 bands rest on the other seeds of the set.

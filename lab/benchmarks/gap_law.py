@@ -1,11 +1,11 @@
 """Fit how the gap of a recipe grows with the length of a run, and test the fit on a length that it has not seen.
 
-    python benchmarks/gap_law.py FOLDER ... --keep lab/docs/evidence/gap-law.csv   (runs of benchmarks/long_runs.py)
-    python benchmarks/gap_law.py lab/docs/evidence/gap-law.csv
+    python lab/benchmarks/gap_law.py FOLDER ... --keep lab/docs/evidence/gap-law.csv   (runs of long_runs.py)
+    python lab/benchmarks/gap_law.py lab/docs/evidence/gap-law.csv
 
 The gap is a share of BF16's excess over the entropy of the corpus. The fit is share = a (tokens / 1e6)^b, of the
-constant phase of the learning rate or, without one, of the decay. Its last range is held out. benchmarks/gap_page.py
-writes the page of the second command.
+constant phase of the learning rate or, without one, of the decay. Its last range is held out. gap_page.py writes
+the page of the second command.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Train a long schedule side by side: BF16, its one-ulp replicas, and recipes.
 
-    python benchmarks/long_runs.py FOLDER --model tiny-long --recipe te-block --recipe te-delayed --seeds 4
+    python lab/benchmarks/long_runs.py FOLDER --model tiny-long --recipe te-block --recipe te-delayed --seeds 4
 
 Start it again after a kill: finished runs are kept, and the others go on from their checkpoints, if the build is the
-same (outside a git repository FP8PARITY_COMMIT names it). ``python benchmarks/gap_tables.py --lengths FOLDER`` prints
-the gaps, ``fp8parity calibrate --from FOLDER`` the noise, and with the same records ``--golden-update --parity-resume``
-of suites/convergence and ``fp8parity golden store`` make the golden.
+same (outside a git repository FP8PARITY_COMMIT names it). ``python lab/benchmarks/gap_tables.py --lengths FOLDER``
+prints the gaps, ``fp8parity calibrate --from FOLDER`` the noise, and with the same records ``--golden-update
+--parity-resume`` of suites/convergence and ``fp8parity golden store`` make the golden.
 """
 
 from __future__ import annotations

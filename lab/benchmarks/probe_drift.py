@@ -2,10 +2,10 @@
 
 From the early probed step to the last one (``training/probe.py``).
 
-    python benchmarks/probe_drift.py --model micro --seeds 0-2
-    python benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
-    python benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
-    python benchmarks/probe_drift.py --model mini --native --mode eager --recipe te-current --seeds 0-0 --off 100
+    python lab/benchmarks/probe_drift.py --model micro --seeds 0-2
+    python lab/benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
+    python lab/benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
+    python lab/benchmarks/probe_drift.py --model mini --native --mode eager --recipe te-current --seeds 0-0 --off 100
 
 With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on, or
 the first of them with ``--share``. What is judged wrong stands at the end of the line. Compiled blocks and captured
@@ -22,9 +22,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import statistics
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -43,10 +44,14 @@ from fp8parity.records.cell import DEFAULT_CORPUS, Execution, Mode
 from fp8parity.records.schema import Trajectory
 from fp8parity.training import loop, probe
 from fp8parity.training.hardware import detect
-from fp8parity.training.variants import Parts, Variant
+from fp8parity.training.variants import Parts
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from faults.plants import after
 
 
 class Spent:
@@ -65,24 +70,6 @@ class Spent:
         # A probe counts seconds of the clock. Those of the process are only wanted here, so the method is replaced
         # until the process ends.
         probe.Probe._aside = timed  # type: ignore[assignment, method-assign]  # a wrapper, see above
-
-
-def after(steps: int, change: Callable[[Parts], None]) -> Variant:
-    """Return a variant that calls ``change(parts)`` once, after so many steps."""
-
-    def plant(parts: Parts) -> Parts:
-        take, taken = parts.optimizer.step, iter(range(1, parts.schedule.steps + 1))
-
-        def counted(clip: float) -> Tensor:
-            report = take(clip)
-            if next(taken) == steps:
-                change(parts)
-            return report
-
-        parts.optimizer.step = counted  # type: ignore[method-assign]  # a Variant can only change the optimizer that it is given
-        return parts
-
-    return Variant(f"changed after step {steps}", "something changes on the way", plant)
 
 
 def switch_off(parts: Parts, share: float = 1.0) -> None:

@@ -1,6 +1,6 @@
 """Measure how the check ``gradients`` depends on one ulp of one initial weight.
 
-    python benchmarks/trained_states.py --model micro --replicas 15
+    python lab/benchmarks/trained_states.py --model micro --replicas 15
 
 For each recipe and metric at the trained state: the range over the plain state and its replicas, their standard
 deviation, the measured number of golden/numerics, and the largest distance from it. The bands of the state "trained"

@@ -1,6 +1,6 @@
 """Print how far sound runs lie from their own recipe and from other recipes, by their first steps.
 
-usage: python benchmarks/likenesses.py [SET ...]   (default: all of golden/records but found/)
+usage: python lab/benchmarks/likenesses.py [SET ...]   (default: all of golden/records but found/)
 
 A run that the golden holds is compared with the other runs of the golden only.
 """
@@ -18,7 +18,7 @@ from fp8parity.judging.references.sound_runs import SoundRun
 from fp8parity.records import sets
 from fp8parity.records.schema import Trajectory
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def without(golden: Golden, run: Trajectory, control: Trajectory) -> Golden:

@@ -1,6 +1,6 @@
 """Convert record sets of the unreleased schemas 1 and 2 into schema 3, so that sets of older commits can be judged.
 
-python benchmarks/convert_records.py OLD.zip NEW.zip
+python lab/benchmarks/convert_records.py OLD.zip NEW.zip
 """
 
 from __future__ import annotations

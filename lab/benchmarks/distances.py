@@ -1,6 +1,6 @@
 """Print how far sound runs lie from BF16, and their validations from the golden's, in units of their limits.
 
-usage: python benchmarks/distances.py [SET ...]   (default: all of golden/records but found/)
+usage: python lab/benchmarks/distances.py [SET ...]   (default: all of golden/records but found/)
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from fp8parity.judging import identity, policy, references, tolerances
 from fp8parity.records import sets
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def main(paths: list[Path]) -> None:

@@ -1,6 +1,6 @@
 """Write the table of planted faults.
 
-    python benchmarks/fault_table.py --write lab/docs/evidence/faults.md
+    python lab/benchmarks/fault_table.py --write lab/docs/evidence/faults.md
 
 ``tests/faults`` holds the faults as data, and ``tests/test_faults.py`` plants each of them.
 """
@@ -11,7 +11,7 @@ import argparse
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "fixtures")]
 
 from faults.catalogue import CATALOGUE  # noqa: E402 - the path of the tests comes first
@@ -20,7 +20,7 @@ from fp8parity.records import files  # noqa: E402 - the same
 
 HEAD = """# Planted faults
 
-`python benchmarks/fault_table.py --write lab/docs/evidence/faults.md` writes this page. `tests/faults` holds the \
+`python lab/benchmarks/fault_table.py --write lab/docs/evidence/faults.md` writes this page. `tests/faults` holds the \
 faults as data.
 `tests/test_faults.py` plants each of them: the check must fail, name the place, and blame the right side.
 

@@ -2,7 +2,7 @@
 
 Writes lab/docs/evidence/loss-gate.md. No torch.
 
-    python benchmarks/evidence.py SET... --write lab/docs/evidence/loss-gate.md
+    python lab/benchmarks/evidence.py SET... --write lab/docs/evidence/loss-gate.md
 
 A set is a folder or a .zip file of records. Simulations have fixed seeds, so the same sets give the same text.
 ``peers.py`` holds the rules, ``trials.py`` the recorded runs, ``simulated.py`` the simulated gates.
@@ -91,7 +91,7 @@ def page(
         (Path(__file__).parent / "evidence.md.j2").read_text(encoding="utf-8")
     )
     text = template.render(
-        command=f"python benchmarks/evidence.py {' '.join(map(str, paths))} --write lab/docs/evidence/loss-gate.md",
+        command=f"python lab/benchmarks/evidence.py {' '.join(map(str, paths))} --write lab/docs/evidence/loss-gate.md",
         models=[behind(m) for m in models],
         kinds=KINDS,
         total=table(results),

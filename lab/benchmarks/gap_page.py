@@ -1,6 +1,6 @@
-"""Write the page on how gaps grow, and its plot, from the losses that benchmarks/gap_law.py kept.
+"""Write the page on how gaps grow, and its plot, from the losses that lab/benchmarks/gap_law.py kept.
 
-python benchmarks/gap_page.py lab/docs/evidence/gap-law.csv
+python lab/benchmarks/gap_page.py lab/docs/evidence/gap-law.csv
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LEAST, MOST = 0.02, 10.0
 """Shares in per cent that the plot shows."""
 PAGE = """# How gaps grow
 
-`python benchmarks/gap_page.py lab/docs/evidence/gap-law.csv` wrote this page and its plot. The losses are those of
-`benchmarks/long_runs.py`, averaged over eight parts of each phase of the learning rate. All runs are native (torch
+`python lab/benchmarks/gap_page.py lab/docs/evidence/gap-law.csv` wrote this page and its plot. The losses are those of
+`lab/benchmarks/long_runs.py`, averaged over eight parts of each phase of the learning rate. All runs are native (torch
 2.11.0, TE 2.20.2). Those of 20,000 steps are from an H100, `te-adam-bf16` and the others from H200s. Six of the H100's
 runs, repeated on an H200, are equal to the bit over all 20,000 steps.
 

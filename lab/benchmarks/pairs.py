@@ -1,7 +1,7 @@
 """Measure the error rates of ``fp8parity verdict`` on planted gaps in this suite's own runs. No torch.
 
-    python benchmarks/pairs.py SET... --write docs/your-runs.md
-    python benchmarks/pairs.py SET... --limits
+    python lab/benchmarks/pairs.py SET... --write docs/your-runs.md
+    python lab/benchmarks/pairs.py SET... --limits
 
 A planted pair is a sound FP8 run, its losses made larger by the gap, and its BF16 run. A mis-pair has the BF16 run of
 another seed. This suite's runs repeat better than published ones, so ``NOISY`` adds the published noise between equal
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,10 @@ from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.runs.run import Run
-from log_files import Curve, curve_of
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+
+from log_writers import Curve, curve_of
 
 SEED = 20261122
 OWN_GAP = {("te-nvfp4", None), ("te-nvfp4-tail-bf16", None), ("te-delayed", "1b")}

@@ -1,9 +1,9 @@
 """Print the table of record sets, of losses or of speeds, or write docs/gaps.md.
 
-python benchmarks/gap_tables.py golden/records/h200.zip
-python benchmarks/gap_tables.py --lengths FOLDER    (records of benchmarks/long_runs.py)
-python benchmarks/gap_tables.py --optimizers        (goldens of other optimizers, relative to AdamW's)
-python benchmarks/gap_tables.py --write docs/gaps.md
+python lab/benchmarks/gap_tables.py golden/records/h200.zip
+python lab/benchmarks/gap_tables.py --lengths FOLDER    (records of lab/benchmarks/long_runs.py)
+python lab/benchmarks/gap_tables.py --optimizers        (goldens of other optimizers, relative to AdamW's)
+python lab/benchmarks/gap_tables.py --write docs/gaps.md
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fp8parity.report.evidence import Evidence
 from fp8parity.report.summary import CellRow, Report
 from fp8parity.workload.schedule import OPTIMIZED
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 def report(today: datetime.date, *records: Path) -> Report:
@@ -188,7 +188,7 @@ def _gap(cell: CellRow) -> str:
 
 PAGE = """# Gaps and speeds of every recipe
 
-`python benchmarks/gap_tables.py --write docs/gaps.md` wrote this page from the sets `h200.zip` and
+`python lab/benchmarks/gap_tables.py --write docs/gaps.md` wrote this page from the sets `h200.zip` and
 `h200-throughput.zip` in `golden/records` (H200s, driver 580.159, torch 2.11.0, TE 2.20.2, torchao 0.18.0).
 
 ## Is my gap normal?
@@ -211,8 +211,9 @@ Speed and peak memory of a training step relative to BF16 on one H200 ([more](th
 
 `tiny-long` trains `tiny` for 20,000 steps of 4,096 tokens on text that never comes twice (`topics:fresh`), natively on
 one H100: mean gaps in per cent of BF16's loss over four seeds, with intervals of 95%
-(`python benchmarks/gap_tables.py --lengths golden/records/h100-long.zip`). "One ulp" is BF16 with one weight changed by
-an ulp; the excess is BF16's loss above the entropy of the text ([which gap to read](theory.md#which-gap-to-read)).
+(`python lab/benchmarks/gap_tables.py --lengths golden/records/h100-long.zip`). "One ulp" is BF16 with one weight
+changed by an ulp; the excess is BF16's loss above the entropy of the text ([which gap to
+read](theory.md#which-gap-to-read)).
 
 {fresh}
 

@@ -1,7 +1,7 @@
 """Fork BF16, recipes and planted faults from a trained state that looks like late training.
 
-    python benchmarks/late_states.py FILE.csv --model micro --seeds 3     # trains what FILE lacks, and prints the table
-    python benchmarks/late_states.py FILE.csv --table                     # prints the table alone
+    python lab/benchmarks/late_states.py FILE.csv --model micro --seeds 3 # trains what FILE lacks, and prints the table
+    python lab/benchmarks/late_states.py FILE.csv --table                 # prints the table alone
 
 A state is the end of a BF16 run of the model's own schedule, as it is or changed by a published statistic of late
 training. All forks of a state and seed begin there, with new moments, and see the same batches.

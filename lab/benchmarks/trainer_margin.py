@@ -1,6 +1,6 @@
 """Measure how far FP8 moves the tail gap of a sound program: the ``min_margin`` of trainers. No torch.
 
-    python benchmarks/trainer_margin.py
+    python lab/benchmarks/trainer_margin.py
 
 It takes each recipe of 8 bits of all committed sets of short runs (tail of a fifth or more), three seeds at a time, as
 a gate of three seeds does. The end of an interval that is furthest from zero is what a margin must hold. Sessions that
@@ -21,7 +21,7 @@ from fp8parity.judging.tolerances import replica_prior
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SEEDS, ALPHA, QUIET, MAX_STEPS, FLOOR, MARGIN = 3, 0.05, 1e-4, 1000, 0.0015, 0.005
 FOUR_BITS, COLD = "te-nvfp4", ("1b", "te-delayed")
 """Recipes of four bits begin with the first; the second, of cold scales at 60 steps, has a margin of its own."""

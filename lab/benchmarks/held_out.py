@@ -1,10 +1,10 @@
 """Predict blocks before they are timed, time them, and print the errors.
 
-    python benchmarks/held_out.py configs DIR               # a config.json of each architecture (needs transformers)
-    python benchmarks/held_out.py predict DIR FILE.json     # for an H100, without one: commit FILE before the next step
-    python benchmarks/held_out.py predict DIR FILE.json h200 layer      # with what its eager operations move
-    python benchmarks/held_out.py time DIR RECORDS [SET]    # on such a GPU: the blocks that SET does not have
-    python benchmarks/held_out.py table RECORDS FILE.json...
+    python lab/benchmarks/held_out.py configs DIR           # a config.json of each architecture (needs transformers)
+    python lab/benchmarks/held_out.py predict DIR FILE.json # for an H100, without one: commit FILE before the next step
+    python lab/benchmarks/held_out.py predict DIR FILE.json h200 layer      # with what its eager operations move
+    python lab/benchmarks/held_out.py time DIR RECORDS [SET]    # on such a GPU: the blocks that SET does not have
+    python lab/benchmarks/held_out.py table RECORDS FILE.json...
 
 A block is layer 0 of the architecture's own class, with published sizes, in BF16 and in the recipe, as a CUDA graph.
 """
@@ -28,7 +28,7 @@ from fp8parity.records.storage import load_records
 from fp8parity_lab.cli.predict import SHIPPED
 from gap_tables import markdown
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 RECIPES = ("te-current", "te-block")
 
 
