@@ -22,7 +22,7 @@ from fp8parity.cli.common import Command
 from fp8parity.cli.recipes import SCALES
 from fp8parity.gate.options import OPTIONS
 from fp8parity.judging import decide, verdict
-from fp8parity.judging.policy import TABLES, Policy, claims, known_failures
+from fp8parity.judging.policy import TABLES, Policy, known_failures
 from fp8parity.judging.policy.rows import Numbers
 from fp8parity.judging.policy.selectors import Row, Selector
 from fp8parity.judging.policy.thresholds import Threshold, Thresholds
@@ -42,7 +42,6 @@ BLOCK = re.compile(r"(?<=<!-- generated: )([\w -]+)( -->\n).*?(?=\n<!-- end -->)
 POLICY: dict[str, dict[str, type[Strict]]] = {
     "policy.toml": {**TABLES, "complete.number": Numbers},
     known_failures.FILE: {"known": known_failures.KnownFailure, "known.number": known_failures.Expected},
-    claims.FILE: {"claim": claims.Claim},
 }
 """The rows by the name of their table, in each hand-written file."""
 SHORT = {"transformer_engine": "Transformer Engine"}
@@ -78,6 +77,13 @@ def sections(found: Mapping[str, Command], level: int = 3) -> str:
 def of_lab() -> str:
     """Return a section for each command of fp8-parity-lab. Raises ``KeyError`` if it is not installed."""
     return sections({name: cli.added()[name] for name in cli.LAB}, level=2)
+
+
+def claim_keys() -> str:
+    """Return the keys of a published number in the lab."""
+    from fp8parity_lab.claims import Claim
+
+    return keys(Claim)
 
 
 def command_section(name: str, command: Command, level: int) -> Iterator[str]:
@@ -323,6 +329,7 @@ BLOCKS = {
     "options": Made("docs/options.md", options),
     "commands": Made("docs/commands.md", commands),
     "commands of the lab": Made("lab/docs/commands.md", of_lab),
+    "claim keys": Made("lab/docs/claims.md", claim_keys),
     "policy keys": Made("docs/policy-keys.md", policy),
     "recipes": Made("docs/recipes.md", recipes),
     "scales": Made("docs/recipes.md", scales),

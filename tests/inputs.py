@@ -47,9 +47,6 @@ POLICY = (
     + toml("band", check="canary", metric="fprop sqnr", band=1.0, why=WHY)
 )
 LINK, END = "https://example.org/1", "2999-01-01"
-CLAIMS = toml(
-    "claim", source="made up", url=LINK, recipe="te-current", metric="speed-up", model="base", hardware="H100", published="1.2x", differs=WHY
-)  # fmt: skip
 KNOWN = toml("known", recipe="te-block", check="gemm", status="fail", says="outside their bounds", link=LINK, why=WHY)
 KNOWN = KNOWN.replace("why", f"expires = {END}\nwhy")  # a date has no quotes
 NUMBERS = """check,metric,where,model,recipe,execution,value,source
@@ -133,7 +130,7 @@ def _written() -> Path:
     write_json(golden / Golden.model_construct(model="nano", corpus="topics").path, stored)
     speeds = pooling.updated(None, [timings.made(provenance=trajectories.PROVENANCE)])
     write_json(golden / SpeedGolden.model_construct(gpu=speeds.gpu, model=speeds.model).path, speeds)
-    texts = {"policy.toml": POLICY, "claims.toml": CLAIMS, "known_failures.toml": KNOWN}
+    texts = {"policy.toml": POLICY, "known_failures.toml": KNOWN}
     texts |= {"numerics/shared.csv": NUMBERS, "numerics/sources.csv": SOURCES, "seconds/cpu/d.csv": SECONDS}
     for name, text in texts.items():
         (golden / name).parent.mkdir(exist_ok=True, parents=True)

@@ -22,7 +22,7 @@ DEEP = "[" * 100_000
 RUN = "records/bf16-nano-native-topics-seed0.json"
 TIMES = "records/te-current-base-native-topics-training-step.json"
 CHECK = "records/te-current-tiny-emulated-topics-gemm.json"
-POLICY, CLAIMS, KNOWN = (f"golden/{name}.toml" for name in ("policy", "claims", "known_failures"))
+POLICY, KNOWN = (f"golden/{name}.toml" for name in ("policy", "known_failures"))
 NUMBERS = "golden/numerics/shared.csv"
 
 
@@ -53,7 +53,7 @@ def test_every_command_refuses_nested_files(project, refused, command):
         archive.writestr(Path(RUN).name, DEEP)
     assert f"{Path(RUN).name}: its values are nested too deeply" in refused(*COMMANDS[command])
     (project / RUN).write_text(before)
-    for name in (POLICY, CLAIMS, KNOWN) if command not in ("merge", "plan") else ():
+    for name in (POLICY, KNOWN) if command not in ("merge", "plan") else ():
         text = (project / name).read_text()
         (project / name).write_text(f"a = {DEEP}")
         assert f"{name}: its values are nested too deeply" in refused(*COMMANDS[command])
@@ -106,7 +106,7 @@ def test_only_regular_files_of_text_are_read(project, refused, name, kind):
     else:
         path.symlink_to("/dev/zero" if kind == "device" else "/nowhere")
     if kind == "missing" and name == NUMBERS:
-        assert main(COMMANDS["judge"]) in (1, 2)  # a golden folder needs no claims
+        assert main(COMMANDS["judge"]) in (1, 2)  # a golden folder needs no numbers
     else:
         assert name in refused()
 

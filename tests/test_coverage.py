@@ -1,4 +1,4 @@
-"""Rows that can apply to nothing are refused; what a whole run did not need is listed: rows, goldens, numbers and claims."""
+"""Rows that can apply to nothing are refused; what a whole run did not need is listed: rows, goldens and numbers."""
 
 from __future__ import annotations
 

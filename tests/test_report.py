@@ -71,9 +71,7 @@ class TestFormats:
         assert {line.count("|") for line in text.splitlines() if line.startswith("|") and "mini | native" in line} == {
             10
         }
-        assert (
-            "* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native" in text and "1.43x (70B), 1.53x (405B)" in text
-        )
+        assert "* needs sm_100: te-mxfp8-tiny-native, te-nvfp4-tiny-native" in text
 
     def test_json_has_rows_verdicts_and_the_tables_of_all_sections(self, faulty):
         data = json.loads(RENDERERS[".json"](faulty))
