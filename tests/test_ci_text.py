@@ -43,7 +43,7 @@ GAP = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")
         (LossDetail(margin=0.005, seeds=[0], gap=GAP), "low", "-inf"),
         (NumericsDetail(snr=28.5), "snr", "28.5"),
         (
-            NumericsDetail(unmeasured=["no numbers of A", "no numbers of B"]),
+            LossDetail(margin=0.005, seeds=[0], unmeasured=["no numbers of A", "no numbers of B"]),
             "rules only",
             "no numbers of A; no numbers of B",
         ),

@@ -9,7 +9,8 @@ from fp8parity import shipped
 from fp8parity.checks import gradients
 from fp8parity.checks.protocol import RunSpec
 from fp8parity.judging import policy
-from fp8parity.judging.references import limits, numbers
+from fp8parity.judging.references import numbers
+from fp8parity.judging.references.limits import allowed_of
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import DEFAULT_CORPUS, Cell, Execution
 from fp8parity.records.schema import Measurement
@@ -89,9 +90,10 @@ def test_trained_gradients_of_a_one_ulp_state_pass(monkeypatch):
     folder, cell = shipped.folder("golden"), Cell(model="micro", recipe="ao-rowwise", execution=Execution.EMULATED)
     rules, stored = policy.load(folder, datetime.date.today()), numbers.load(folder)
 
+    expected = allowed_of(rules, stored, cell, "gradients", "CPU")
+
     def allowed(metric: str, value: float) -> bool:
-        m = Measurement(metric=metric, where="trained", value=value)
-        of = limits.limits(rules, stored, cell, "gradients", m, "CPU")
+        of = expected(Measurement(metric=metric, where="trained", value=value))
         return of is not None and of.allows(value)
 
     assert [metric for metric, value in found.items() if not allowed(metric, value)] == []

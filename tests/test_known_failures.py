@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from fp8parity.judging import numerics
 from fp8parity.judging.policy import known_failures
 from fp8parity.judging.policy.known_failures import KnownFailures
 from fp8parity.judging.references.loss import Golden
-from fp8parity.judging.verdict import Failing, NumericsDetail, Status, Verdict
+from fp8parity.judging.table import Judged, Place
+from fp8parity.judging.verdict import NumericsDetail, Status, Verdict
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurements
@@ -175,10 +177,10 @@ def numbered(folder: Path, named: str, check: str = "gemm", status: str = "fail"
 def wrong(
     *failing: tuple[str, str, float], kernels: tuple[str, ...] = (), status: Status = "fail", headline: str = "h"
 ) -> Verdict:
-    numbers = [Failing(metric=metric, where=where, value=value) for metric, where, value in failing]
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
-    detail = NumericsDetail(failing=numbers, kernels=list(kernels))
-    return Verdict(cell=cell, check="gemm", status=status, headline=headline, detail=detail)
+    same: dict[str, Any] = {"cell": cell, "check": "gemm"}
+    rows = [Judged(**same, metric=m, where=where, value=value, status=Place.WORSE) for m, where, value in failing]
+    return Verdict(**same, status=status, headline=headline, rows=rows, detail=NumericsDetail(kernels=list(kernels)))
 
 
 KNOWN = ("fprop sqnr", "uniform", 21.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from fp8parity.judging import policy, references
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.rows import Band, Rule, Trend
 from fp8parity.judging.policy.selectors import Alike, Row, inherited
-from fp8parity.judging.references.limits import Limits, limits
+from fp8parity.judging.references.limits import allowed_of
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
+from fp8parity.judging.table import Allowed, Judged, Place
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import Measurement
 from narrowed import some
@@ -59,8 +61,8 @@ def stored(value: float, execution: Execution = Execution.NATIVE, table: str = "
     return MeasuredNumbers({table: {key: Number(value, "set1")}})
 
 
-def found(rows: Policy, numbers: MeasuredNumbers | None = None, cell: Cell = CELL) -> Limits | None:
-    return limits(rows, numbers or MeasuredNumbers(), cell, "gemm", NUMBER, "NVIDIA H200")
+def found(rows: Policy, numbers: MeasuredNumbers | None = None, cell: Cell = CELL) -> Allowed | None:
+    return allowed_of(rows, numbers or MeasuredNumbers(), cell, "gemm", "NVIDIA H200")(NUMBER)
 
 
 class TestSelection:
@@ -114,15 +116,15 @@ class TestLimits:
     )
     def test_limits_are_the_intersection_of_rule_and_band(self, rows, number, expected):
         range_ = some(found(made(*rows), number and stored(number)))
-        assert (range_.low, range_.high, range_.missing) == pytest.approx(expected)
+        assert (range_.low, range_.high, range_.unmeasured) == pytest.approx(expected)
 
     def test_limits_without_a_row_are_none(self):
         assert found(made()) is None
 
     def test_ratio_is_1_at_either_edge(self):
-        range_ = some(found(made(rule(28, 29))))
-        assert [range_.ratio(v) for v in (28, 28.5, 29, 30)] == [1, 0, 1, 3]
-        assert not range_.allows(math.nan)
+        of = partial(Judged, cell=CELL, check="gemm", metric="m", low=28, high=29, status=Place.INSIDE)
+        assert [of(value=v).ratio for v in (28, 28.5, 29, 30, math.nan)] == [1, 0, 1, 3, math.inf]
+        assert not some(found(made(rule(28, 29)))).allows(math.nan)
 
 
 SMALL, NEAR = 1e-9, 1e-6

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
+from fp8parity.judging.table import Judged, Place
 from fp8parity.judging.verdict import (
     Failing,
     Gap,
@@ -22,13 +24,14 @@ from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, wo
 from verdicts import verdict
 
 WRONG = Failing(metric="bias", where="K=512", value=math.inf)
+ROW = Judged(cell=verdict("pass").cell, check="gemm", metric="bias", where="K=512", value=math.inf, status=Place.WORSE)
 SPEED = SpeedDetail(
     ratio=1.25, low=1.2, high=1.3, pairs=30, bf16_tokens_per_second=100, tokens_per_second=125, bf16_mfu=None, mfu=None, bf16_memory=4,
     memory=6, mode=Mode.EAGER,
 )  # fmt: skip
 DETAILS = {
     "loss": LossDetail(margin=0.005, seeds=[0], unmeasured=["x"], failing=[WRONG]),
-    "numerics": NumericsDetail(unmeasured=["x"], failing=[WRONG]),
+    "numerics": NumericsDetail(kernels=["k"]),
     "speed": SPEED,
     "gemms": GemmDetail(ratios={"eager": 1.5}, peak_tflops=700, failing=[WRONG]),
 }
@@ -36,7 +39,7 @@ DETAILS = {
 
 @pytest.mark.parametrize("kind", DETAILS)
 def test_json_names_the_kind_of_detail_and_reads_back_as_the_same(kind):
-    made = verdict("fail", detail=DETAILS[kind])
+    made = verdict("fail", detail=DETAILS[kind], rows=[ROW])
     assert json.loads(made.model_dump_json())["detail"]["kind"] == kind
     assert Verdict.model_validate_json(made.model_dump_json()) == made
     assert {name: getattr(made, name) is not None for name in DETAILS} == {name: name == kind for name in DETAILS}
@@ -51,7 +54,7 @@ def test_json_names_the_kind_of_detail_and_reads_back_as_the_same(kind):
 )
 def test_only_a_red_verdict_has_failing_numbers(status, red):
     for kind in ("loss", "numerics", "gemms"):
-        assert verdict(status, detail=DETAILS[kind]).failing == ([WRONG] if red else [])
+        assert verdict(status, detail=DETAILS[kind], rows=[ROW]).failing == ([WRONG] if red else [])
         assert Verdict.model_validate_json(verdict(status, detail=DETAILS[kind]).model_dump_json()).status == status
     assert verdict(status).failing == []
     assert verdict(status).green is not red
@@ -78,7 +81,8 @@ def of(recipe: str, status: Status = "fail", **changes: object) -> Verdict:
 
 
 def bare(recipe: str, *messages: str) -> Verdict:
-    return of(recipe, "pass", detail=NumericsDetail(unmeasured=[*messages]))
+    rows = [replace(ROW, metric=m, status=Place.INSIDE, why="r", unmeasured="") for m in messages]
+    return of(recipe, "pass", detail=NumericsDetail(), rows=rows)
 
 
 def loss(**changes: object) -> Verdict:
