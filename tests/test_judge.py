@@ -17,12 +17,11 @@ from fp8parity.judging.decide import (
     Changed,
     Place,
     Places,
-    Tolerance,
 )
 from fp8parity.judging.policy import LossRow, Policy
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
-from fp8parity.judging.stats import Interval
+from fp8parity.judging.table import Allowed
 from fp8parity.records.schema import Module, Trajectory
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.summary import Report
@@ -80,7 +79,9 @@ def test_a_worse_recipe_is_never_green(places):
     ("low", "high", "better", "place"),
     [
         (-0.9, 0.9, None, INSIDE),
+        (-1.0, 1.0, None, INSIDE),
         (-0.9, 1.1, None, UNDECIDED),
+        (1.0, 1.2, None, UNDECIDED),
         (1.1, 1.2, None, WORSE),
         (-1.2, -1.1, None, WORSE),
         (1.1, 1.2, "above", BETTER),
@@ -93,7 +94,7 @@ def test_a_worse_recipe_is_never_green(places):
     ],
 )
 def test_an_interval_has_a_place(low, high, better, place):
-    assert Tolerance(1.0, better).place(Interval((low + high) / 2, low, high, 3, 0.9)) == place
+    assert Allowed.within(1.0, better).place(low, high) == place
 
 
 ROW = LossRow(margin=0.005, seeds=(3,), why="a made-up row")

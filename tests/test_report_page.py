@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
 
@@ -107,7 +108,7 @@ class TestPage:
 @pytest.fixture(scope="module")
 def hostile() -> Report:
     """A name from a record, in every place where one is shown."""
-    _, given = reports.session(recipes=("te-current",))
+    verdicts, given = reports.session(recipes=("te-current",))
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus=HOSTILE)
     seeds = [
         r.model_copy(update={"cell": cell, "provenance": reports.provenance(device=HOSTILE)}) for r in given.records
@@ -115,7 +116,9 @@ def hostile() -> Report:
     detail = LossDetail(margin=0.005, seeds=[0, 1, 2], unmeasured=[HOSTILE])
     planted = verdict("fail", cell=cell, headline=HOSTILE, lines=[(HOSTILE, HOSTILE)], detail=detail)
     evidence = Evidence(records=seeds, policy=given.policy)
-    made = Report([planted], {HOSTILE: HOSTILE}, [HOSTILE], HOSTILE, evidence, [HOSTILE])
+    rows = [r for v in verdicts if v.check == "layers" for r in v.rows]
+    named = verdict("fail", cell=cell, check="layers", rows=[replace(r, cell=cell, why=HOSTILE) for r in rows])
+    made = Report([planted, named], {HOSTILE: HOSTILE}, [HOSTILE], HOSTILE, evidence, [HOSTILE])
     assert len(reports.plots(made)) >= 3 and made.unmeasured and made.unused
     return made
 

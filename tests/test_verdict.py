@@ -33,7 +33,7 @@ DETAILS = {
     "loss": LossDetail(margin=0.005, seeds=[0], unmeasured=["x"], failing=[WRONG]),
     "numerics": NumericsDetail(kernels=["k"]),
     "speed": SPEED,
-    "gemms": GemmDetail(ratios={"eager": 1.5}, peak_tflops=700, failing=[WRONG]),
+    "gemms": GemmDetail(ratios={"eager": 1.5}, peak_tflops=700),
 }
 
 

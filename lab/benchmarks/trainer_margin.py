@@ -17,6 +17,7 @@ from fp8parity.judging import stats
 from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.references.noise import pairs
 from fp8parity.judging.references.store import load
+from fp8parity.judging.table import Allowed
 from fp8parity.judging.tolerances import replica_prior
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
@@ -59,7 +60,7 @@ def sessions() -> Iterator[Session]:
                 interval = stats.mean_interval(ordered[k : k + SEEDS], ALPHA)
                 if noise:
                     margin = min(MARGIN, max(FLOOR, stats.resolution(SEEDS, noise.sd, ALPHA, 0)))
-                    place = stats.equivalence(interval, margin)
+                    place = Allowed.within(margin).place(interval.low, interval.high)
                     yield Session(max(-interval.low, interval.high), model, recipe, noise.sd, place)
 
 
