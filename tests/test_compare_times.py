@@ -49,6 +49,8 @@ def timed(trajectory):
         ({"bf16_memory": 1_100_000, "recipe_memory": 880_000}, "memory", "framework changed", "regression", 1),
         ({"ratio": 1.35, "mode": "eager"}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "watch": BUSY}, "throughput", "cannot say", "unknown", 2),
+        ({"bf16_memory": 0}, "memory", "cannot say", "unknown", 2),
+        ({"bf16_seconds": [1.0], "recipe_seconds": [1.0]}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "device": "H100"}, "throughput", "shown", "none", 0),
         ({"ratio": 1.35, "capability": None}, "throughput", "shown", "none", 0),
     ],
