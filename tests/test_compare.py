@@ -128,6 +128,20 @@ def test_other_experiments_are_never_compared(runs, field):
     assert found.code == 2
 
 
+@pytest.mark.parametrize("sides", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(
+    "fault", [{"hyperparameters": {"beta2": (0.95, 0.949)}}, {"inventory": []}], ids=["hyper-parameters", "inventory"]
+)
+def test_runs_that_cannot_be_judged_are_not_unchanged(runs, sides, fault):
+    made = [runs(), runs("2.13.0")]
+    for i in sides:
+        made[i] = [r if r.cell.is_control else r.model_copy(update=fault) for r in made[i]]
+    found = compared(*made)
+    mended = sides == (0,)
+    assert (change(found).effect, found.code) == (("gain", 0) if mended else ("unknown", 2))
+    assert [note[:6] for note in change(found).notes] == [("in OLD", "in NEW")[i] for i in sides]
+
+
 def test_a_change_of_two_gaps_has_the_spread_of_both(runs, monkeypatch):
     """Each gap has the measured standard deviation, so their difference has sqrt(2) times as much."""
     monkeypatch.setattr(losses, "prior_of", lambda golden, recipe: stats.Prior(1e-3, 20))

@@ -59,10 +59,10 @@ def test_a_verdict_that_newly_red_is_no_nothing_moved(runs, trajectory):
     found = compare(runs(), runs("2.13.0", **other), stored, POLICY)
     assert {v.new for v in found.verdicts} == {"fail"} and all(v.newly_red for v in found.verdicts)
     assert found.code == 2
-    assert found.sentence.startswith("Cannot say, because the goldens refuse NEW and not OLD: ")
+    assert found.sentence.startswith("Cannot say: ") and "the goldens refuse NEW and not OLD: " in found.sentence
     assert "te-current-nano-emulated loss parity: pass -> fail" in found.sentence
     gain = compare(runs(), runs("2.13.0", recipe=-0.02, **other), stored, POLICY)
-    assert gain.code == 2 and "better" in gain.sentence and "; the goldens refuse NEW and not OLD: " in gain.sentence
+    assert gain.code == 2 and "; the goldens refuse NEW and not OLD: " in gain.sentence
     mended = compare(runs(**other), runs("2.13.0"), stored, POLICY)
     assert mended.code == 0 and not any(v.newly_red for v in mended.verdicts)
 
