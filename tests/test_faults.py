@@ -11,7 +11,7 @@ from faults.catalogue import CATALOGUE, findings, id_of, looks
 from faults.fault import Bench, Fault, Finding, Kind
 from faults.looks import Measured, Numerics, canary_of, canary_verdict, sound, sound_canary
 from faults.plants import unquantized
-from faults.runs import as_bf16, calibration, in_a_recipe
+from faults.runs import FirstGradients, as_bf16, calibration, in_a_recipe
 from fp8parity.checks import canary
 from fp8parity.judging.calibration import VISIBLE, calibrate
 from fp8parity.numerics import emulation
@@ -43,6 +43,12 @@ def test_without_a_fault_every_look_is_green(look: Numerics, bench: Bench):
         pytest.skip("it needs no numbers: tests/test_recipes.py compares the defaults")
     found = sound(look, bench)
     assert found.status == "pass", found.message()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", looks(FirstGradients), ids=lambda k: k.where)
+def test_first_gradients_without_a_fault_are_green(look: FirstGradients, bench: Bench):
+    assert not look.judged().red
 
 
 def test_the_catalogue_is_whole():

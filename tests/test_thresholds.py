@@ -26,7 +26,6 @@ from fp8parity.judging.references.loss import Golden
 from fp8parity.records.cell import TRAINER_CORPUS
 from fp8parity.records.schema import AnyRecord, Probed, TrainerRun, Trajectory
 from sessions import DAY, stored
-from test_identity import GRADIENTS, RUNS
 from test_mean_bands import NAME as NOISY
 from timings import CELL, calm_but
 from two_sides import save
@@ -93,14 +92,6 @@ def near(share: float) -> list[AnyRecord]:
     return recipes(lambda r: {"loss": (bf16[r.seed] + share * (np.asarray(r.loss) - bf16[r.seed])).tolist()})
 
 
-def likenesses(rules: Policy, recipe: str = "te-current", *fields: str) -> str:
-    """Where the first steps of te-current lie, or of runs that have these fields of another recipe."""
-    pairs = zip(RUNS["te-current"], RUNS[recipe], strict=True)
-    runs = [own.model_copy(update={f: getattr(other, f) for f in fields}) for own, other in pairs]
-    found = identity.likenesses(runs, RUNS["bf16"], MICRO, rules)
-    return f"{identity.of_another(found)} {identity.doubtful(found, 'te-current')} {[like.point.tolist() for likes in found for like in likes]}"
-
-
 def repeated(rules: Policy) -> str:
     """A trainer that does not repeat itself: its FP8 is nine times as far from BF16 as BF16's repeat."""
     run = TrainerRun.model_construct(learning_rate=[], batch=[])
@@ -109,7 +100,8 @@ def repeated(rules: Policy) -> str:
     runs = [RUN("te-current", s, change=9e-4).model_copy(update=of) for s in SEEDS]
     again = [s.replicas[0].model_copy(update={"loss": (np.asarray(s.loss) * 1.0001).tolist()}) for s in BARE.seeds]
     seeds = [s.model_copy(update={"replicas": [r]}) for s, r in zip(BARE.seeds, again, strict=True)]
-    return str(identity.mistaken(runs, controls, BARE.model_copy(update={"seeds": seeds}), [], rules))
+    golden = BARE.model_copy(update={"seeds": seeds})
+    return str(identity.mistaken(runs, controls, golden, rules.thresholds(runs[0].cell)))
 
 
 def step(rules: Policy, **changes: Any) -> str:
@@ -151,15 +143,6 @@ CASES: dict[str, tuple[float, Callable[[Policy], str]]] = {
     "min_noise_share": (1e-4, lambda p: verdict(p, near(0.05))),
     "min_step_gap": (1e-12, lambda p: verdict(p, near(1e-4), MICRO.model_copy(update={"noise": []}))),
     "min_over_repeats": (100, repeated),
-    "min_recipes_apart": (1e9, lambda p: likenesses(p, "te-nvfp4", *GRADIENTS)),
-    "max_to_other": (1e-9, lambda p: likenesses(p, "te-nvfp4", *GRADIENTS)),
-    "max_to_own": (1e-9, likenesses),
-    "first_loss_unit": (1, likenesses),
-    "second_loss_unit": (1, likenesses),
-    "third_loss_unit": (1, likenesses),
-    "window_unit": (1, likenesses),
-    "norm_unit": (1, likenesses),
-    "gradient_unit": (1, likenesses),
     "least_pairs": (12, step),
     "max_busy": (1, partial(step, watch=calm_but(busy_before=3))),
     "clock_band": (0.01, partial(step, **HOT, **SLOWER)),

@@ -1,6 +1,8 @@
-"""Print how far sound runs lie from BF16, and their validations from the golden's, in units of their limits.
+"""Print how far sound runs lie from BF16, and their validations and first gradients from the golden's.
 
 usage: python lab/benchmarks/distances.py [SET ...]   (default: all of golden/records but found/)
+
+Validations are in units of their limits. A run that the golden holds is compared with its other sound runs only.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from fp8parity.judging import identity, policy, references, tolerances
+from fp8parity.judging import identity, policy, references, stats, tolerances
+from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.references.sound_runs import SoundRun
 from fp8parity.records import sets
+from fp8parity.records.schema import Trajectory
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 
@@ -22,7 +27,8 @@ def main(paths: list[Path]) -> None:
     shares: list[tuple[float, str]] = []
     steps: list[tuple[float, str]] = []
     gaps: dict[str, list[tuple[float, str]]] = {"early": [], "last": []}
-    for machine in (m for path in paths for m in sets.machines(sets.load([path]))):
+    first: dict[str, list[tuple[float, str]]] = {}
+    for path, machine in ((p, m) for p in paths for m in sets.machines(sets.load([p]))):
         for cell, runs in machine.runs.items():
             golden = goldens.loss.get((cell.model, cell.corpus))
             for run in (r for r in runs if golden and not r.non_finite and not golden.stale(r)):
@@ -31,6 +37,10 @@ def main(paths: list[Path]) -> None:
                 if control and not cell.is_control:
                     distance, unit = identity.distance(run, control, golden)
                     (shares if unit == identity.OF_NOISE else steps).append((distance, name))
+                    off = _from_other_runs(golden, run, control)
+                    if off is not None:
+                        place = path.stem if "upgrades" in path.parts else f"{cell.execution} {cell.recipe}"
+                        first.setdefault(place, []).append((float(np.linalg.norm(off)), name))
                 if seed:
                     row, limits_of = rules.loss_row(cell), rules.thresholds(cell)
                     limits = tolerances.recipe_limits(golden, cell.recipe, row, limits_of)
@@ -44,6 +54,17 @@ def main(paths: list[Path]) -> None:
         print(f"distance from BF16 {what}: {len(values)} runs, smallest {min(values)}")
     for what, values in gaps.items():
         print(f"{what} validations, in half-widths of the last one: {len(values)}, largest {max(values)}")
+    for what, values in sorted(first.items()):
+        print(f"first gradients, shares of the recipe's gap, {what}: {len(values)}, largest {max(values)}")
+
+
+def _from_other_runs(golden: Golden, run: Trajectory, control: Trajectory) -> stats.Floats | None:
+    """Return how far first gradients are from the golden's sound runs without this one."""
+    noise = golden.noise_of(run.cell.recipe)
+    if noise is None:
+        return None
+    own = SoundRun.of(run, control, noise.window)
+    return noise.model_copy(update={"runs": [r for r in noise.runs if r != own]}).first_gradients_off(own)
 
 
 if __name__ == "__main__":

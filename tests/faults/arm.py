@@ -122,8 +122,11 @@ def without_residual(module: Any) -> None:
     block.forward = lambda x, rope: (y := block.attention(block.attention_norm(x), rope)) + block.mlp(block.mlp_norm(y))
 
 
-def wider_rope(module: Any) -> None:
-    module.rope = lambda length, device: rotary.rotations(500_000.0, module.config.head_dim, length, device)
+def rope_of(base: float) -> Callable[[Any], None]:
+    def change(module: Any) -> None:
+        module.rope = lambda length, device: rotary.rotations(base, module.config.head_dim, length, device)
+
+    return change
 
 
 def exact_gelu(module: Any) -> None:
@@ -195,7 +198,7 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
         of_object(f"{BLOCK}.attention", "attend", lambda _: variants._without_self),
         f"input gain @ {BLOCK}.attention.o_proj", "attention",
     ),
-    "positions of another base": (converted(wider_rope), f"input sqnr @ {BLOCK}.attention.o_proj", "attention"),
+    "positions of another base": (converted(rope_of(500_000.0)), f"input sqnr @ {BLOCK}.attention.o_proj", "attention"),
     "residual of the attention dropped": (converted(without_residual), f"input gain @ {BLOCK}.mlp.gate_proj", "residual"),
     "another activation in one block": (converted(exact_gelu), f"input gain @ {BLOCK}.mlp.down_proj", "the activation"),
     "one norm in BF16": (converted(norm_in_bf16), f"module sqnr @ {BLOCK}.mlp_norm", MODULE),

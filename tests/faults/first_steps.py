@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+import torch
+import torch.nn.functional as F
 from fp8parity.numerics.emulation import EmulatedLinear
-from torch import Tensor
+from fp8parity.workload import rotary
+from torch import Tensor, nn
 
 from faults import arm
 from faults.fault import Blame, Fault, Finding, Kind, Words
@@ -29,6 +35,54 @@ def _first(recipe: str, plant: Plant, words: Words, source: str = "made up") -> 
     return Fault(Kind.RECIPE, plant, (finding,), source)
 
 
+def angles_in_bf16(patch: pytest.MonkeyPatch) -> None:
+    """RoPE computes its angles in BF16, for a quantized model alone."""
+    exact = rotary.angles
+
+    def rotations(module: Any) -> None:
+        def rope(length: int, device: torch.device) -> Tensor:
+            with pytest.MonkeyPatch.context() as inner:
+                inner.setattr(rotary, "angles", lambda *args: exact(*args).bfloat16().double())
+                return rotary.rotations(module.config.rope_base, module.config.head_dim, length, device)
+
+        module.rope = rope
+
+    arm.converted(rotations)(patch)
+
+
+def with_z_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
+    logits = model(inputs).float().flatten(0, 1)
+    return F.cross_entropy(logits, targets.flatten()) + 1e-4 * logits.logsumexp(-1).square().mean()
+
+
+def softmax_in_bf16(module: Any) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        later = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool).triu(1)
+        scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+        return scores.masked_fill(later, -torch.inf).softmax(-1) @ v
+
+    for block in module.layers:
+        block.attention.attend = attend
+
+
+def once_in_bf16(name: str) -> Callable[[Any], None]:
+    """The first use of one linear is not quantized."""
+
+    def change(module: Any) -> None:
+        linear, uses = module.get_submodule(name), itertools.count()
+        real = linear.forward
+        linear.forward = lambda x: real(x) if next(uses) else F.linear(x, linear.weight)
+
+    return change
+
+
+def _sound_runs(recipe: str, plant: Plant, source: str = "made up") -> Fault:
+    """The ratios of norms are inside their rules, and the golden's sound runs are far away."""
+    look = FirstGradients(recipe, "micro", (0, 1, 2))
+    words = (f"of {recipe}'s gap to BF16 away from those of sound runs", "expected at most")
+    return Fault(Kind.RECIPE, plant, (Finding(look, "first step", Blame.RECIPE, words=words),), source)
+
+
 OUTSIDE = "x BF16's, expected 0.9600 to 1.0300"
 FAULTS = {
     "weight gradients of the first MLPs lost": _first(
@@ -45,4 +99,12 @@ FAULTS = {
         arm.converted(lambda model: model.embedding.weight.register_hook(lambda g: g * 1.02)),
         "gradient norm of embedding.weight 1.0",
     ),
+    "RoPE angles in BF16": _sound_runs("te-current", angles_in_bf16),
+    "RoPE base of 10,500": _sound_runs("te-block", arm.converted(arm.rope_of(10_500.0))),
+    "z-loss of 1e-4": _sound_runs("te-current", arm.stepped(lambda real, *args: real(*args[:4], with_z_loss))),
+    "softmax in BF16": _sound_runs("te-current", arm.converted(softmax_in_bf16)),
+    **{
+        f"one linear in BF16 for one microbatch of {recipe}": _sound_runs(recipe, arm.converted(once_in_bf16(name)))
+        for recipe, name in (("te-block", "layers.0.mlp.up_proj"), ("te-delayed", "layers.0.attention.q_proj"))
+    },
 }

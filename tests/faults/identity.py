@@ -8,7 +8,7 @@ from typing import Any
 
 from fp8parity.records.schema import Probed, Trajectory
 
-from faults.fault import Blame, Kind
+from faults.fault import Blame, Fault, Kind
 from faults.losses import Change, edit, fault
 from faults.runs import Runs, calibration
 
@@ -43,22 +43,22 @@ def _named(recipe: str) -> Callable[[Runs], Runs]:
     return plant
 
 
-def _copied(runs: Runs) -> Runs:
-    """The recipe's losses are those of ao-rowwise, which is in the set as well."""
+def _copied(name: str) -> Callable[[Runs], Runs]:
+    """Numbers of the recipe are those of ao-rowwise, which is in the set as well."""
     others = {r.seed: r for r in calibration("micro") if r.cell.recipe == "ao-rowwise" and not r.variant}
-    own = [r if r.cell.is_control else r.model_copy(update={"loss": others[r.seed].loss}) for r in runs]
-    return [*own, *others.values()]
+    return lambda runs: [
+        *(r if r.cell.is_control else r.model_copy(update={name: getattr(others[r.seed], name)}) for r in runs),
+        *others.values(),
+    ]
 
 
-def _mixed(
-    recipe: str, *fields: str, under: str = "te-current", share: float = 1.0, seeds: tuple[int, ...] = (0, 1, 2)
-) -> Callable[[Runs], Runs]:
-    """Numbers of a recipe under the name and inventory of another one, in a ``share``: the rest is BF16's."""
+def _mixed(recipe: str, *fields: str, share: float = 1.0, seeds: tuple[int, ...] = (0, 1, 2)) -> Callable[[Runs], Runs]:
+    """Numbers of a recipe under the name and inventory of te-current, in a ``share``: the rest is BF16's."""
 
     def plant(runs: Runs) -> Runs:
         theirs = {r.seed: r for r in calibration("micro") if r.cell.recipe == recipe and not r.variant}
         controls = {r.seed: r for r in runs if r.cell.is_control}
-        own = [r for r in calibration("micro") if r.cell.recipe == under and not r.variant]
+        own = [r for r in calibration("micro") if r.cell.recipe == "te-current" and not r.variant]
 
         def between(name: str, seed: int) -> Any:
             a, b = (getattr(side[seed], name) for side in (controls, theirs))
@@ -78,10 +78,15 @@ def _tail(steps: int) -> Change:
     return lambda r: {"schedule": r.schedule | {"tail": steps}}
 
 
+def unlike(plant: Callable[[Runs], Runs], share: float) -> Fault:
+    """Return a fault whose first gradients are this share of te-current's gap away."""
+    words = f"first gradients {share:.2f} of te-current's gap to BF16 away from those of sound runs"
+    return fault(plant, words, blame=Blame.RECIPE_CHANGED, place="first step")
+
+
 NO_CONTROL = "no BF16 control of the same machine and packages on record"
 NUMBERS = ("loss", "grad_norm", "validation", "first_gradients")
 """What a recipe's run has besides its name, inventory and SQNRs."""
-LOSSES = NUMBERS[:3]
 PROBES = [Probed(step=n, sqnr=25.0, worst=20.0, where="layers.0.mlp.up_proj.weight") for n in (10, 299)]
 error = partial(fault, kind=Kind.GATE, status="error", blame=Blame.INPUT)
 stale = partial(fault, kind=Kind.GATE, status="stale", blame=Blame.INPUT)
@@ -123,29 +128,17 @@ FAULTS = {
         )
     },
     "runs of another recipe of the set": error(
-        _copied, "the losses of seed 0 equal those of ao-rowwise emulated to the bit"
-    ),
-    "runs of ao-rowwise under the name and inventory of te-block": error(
-        _mixed("ao-rowwise", under="te-block"),
-        "the first gradients of seed 0 are those of ao-rowwise",
-        recipe="te-block",
-    ),
-    "runs of te-block under the name and inventory of te-current": error(
-        _mixed("te-block"), "the first losses of seed 0 are those of "
-    ),
-    "losses of te-block alone": error(_mixed("te-block", *LOSSES), "the first losses of seed 0 are those of "),
-    "first gradients of te-block alone": error(
-        _mixed("te-block", "first_gradients"), "the first gradients of seed 0 are those of te-block"
-    ),
-    "one seed of te-block": fault(
-        _mixed("te-block", seeds=(1,)), "the first gradients of seed 1 are not te-current's: "
-    ),
-    "losses a third of the way from BF16 to te-current": fault(
-        _mixed("te-current", *LOSSES, share=1 / 3), "the first losses of seed 0 are not te-current's: "
+        _copied("loss"), "the losses of seed 0 equal those of ao-rowwise emulated to the bit"
     ),
     **{
-        f"first gradients {share} times as far from BF16 as te-current's": fault(
-            _mixed("te-current", "first_gradients", share=share), "the first gradients of seed 0 are not te-current's: "
+        f"{words} of ao-rowwise of the set": error(_copied(name), f"the {words} of seed 0 equal those of ao-rowwise")
+        for words, name in (("gradient norms", "grad_norm"), ("validation losses", "validation"))
+    },
+    "runs of te-block under the name and inventory of te-current": unlike(_mixed("te-block"), 1.54),
+    "one seed of te-block": unlike(_mixed("te-block", seeds=(1,)), 0.83),
+    **{
+        f"first gradients {share} times as far from BF16 as te-current's": unlike(
+            _mixed("te-current", "first_gradients", share=share), 1 - share
         )
         for share in (0.3, -1.0)
     },

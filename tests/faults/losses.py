@@ -60,15 +60,6 @@ def _same_as_bf16(runs: Runs) -> Runs:
     return [r if r.cell.is_control else r.model_copy(update={"loss": control[r.seed]}) for r in runs]
 
 
-def _noisy(runs: Runs) -> Runs:
-    """The recipe's losses are BF16's times noise of the size of its own gaps."""
-    control = {r.seed: np.asarray(r.loss) for r in runs if r.cell.is_control}
-    rng = np.random.default_rng(7)
-    noise = {seed: rng.normal(1.0, 3e-4, len(values)) for seed, values in control.items()}
-    own = {seed: (values * noise[seed]).tolist() for seed, values in control.items()}
-    return [r if r.cell.is_control else r.model_copy(update={"loss": own[r.seed]}) for r in runs]
-
-
 def _replica_of_bf16(runs: Runs) -> Runs:
     """The recipe's runs are those of BF16 from weights that differ by one ulp."""
     fields = ("loss", "grad_norm", "validation", "first_gradients")
@@ -132,7 +123,6 @@ FAULTS = {
     "losses equal BF16's to the bit": fault(
         _same_as_bf16, "equal BF16's to the bit: nothing was quantized", source="torchtitan, NeMo AutoModel"
     ),
-    "losses are BF16's with random noise": fault(_noisy, "the first losses of seed 0 are not te-current's: "),
     "runs of a replica of BF16": fault(_replica_of_bf16, "of its noise from BF16, and a sound run at least 0.1"),
     "quantization lost after the first validation": fault(
         edit(_quantization_lost),

@@ -104,37 +104,44 @@ class Edited(Recorded):
 
 
 @cache
-def one_step(recipe: str, seed: int = 0, steps: int = 1) -> Trajectory:
-    """One step of tiny, trained now."""
-    preset = presets()["tiny"]
-    schedule = replace(preset.schedule, steps=steps, tail=min(steps, preset.schedule.tail), validation_rows=4)
+def one_step(recipe: str, model: str, seed: int) -> Trajectory:
+    """One step, trained now."""
+    preset = presets()[model]
+    schedule = replace(preset.schedule, steps=1, tail=1, validation_rows=4)
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
     return loop.train(
         preset.model, recipes.get(recipe), execution, schedule, corpus.load("topics"), seed, device=torch.device("cpu")
     )
 
 
-def first_gradients(made: Trajectory) -> FirstStep | None:
-    """The first step of a recipe beside that of BF16, by the rules alone: no stored number has to be up to date."""
-    return first_step([made], [one_step("bf16")], stored()[1], MeasuredNumbers())
-
-
 @dataclass(frozen=True)
 class FirstGradients:
-    """The gradient norms of one trained step of tiny, judged beside BF16's by the rules of the policy."""
+    """The first gradients of one trained step of each seed, judged beside BF16's and sound runs' by the rules alone."""
 
     recipe: str
+    model: str = "tiny"
+    seeds: tuple[int, ...] = (0,)
     check: str = LOSS
 
     @property
     def where(self) -> str:
-        return f"first step of {self.recipe} on tiny"
+        return f"first step of {self.recipe} on {self.model}"
 
     def prepare(self, bench: Bench) -> None:
-        one_step("bf16")
+        self.trained("bf16")
+
+    def trained(self, recipe: str, train: Callable[..., Trajectory] = one_step) -> Runs:
+        return [train(recipe, self.model, seed) for seed in self.seeds]
+
+    def judged(self) -> FirstStep:
+        """The first step as it is now: no stored ratio has to be up to date."""
+        goldens, policy = stored()
+        runs, bf16 = self.trained(self.recipe, one_step.__wrapped__), self.trained("bf16")
+        found = first_step(runs, bf16, policy, MeasuredNumbers(), golden=goldens.loss[self.model, "topics"])
+        assert found is not None
+        return found
 
     def __call__(self, plant: Callable[[pytest.MonkeyPatch], object], bench: Bench) -> Seen:
         plant(bench.patch)
-        found = first_gradients(one_step.__wrapped__(self.recipe))
-        assert found is not None
+        found = self.judged()
         return Seen("fail" if found.red else "pass", Blame.RECIPE, ("first step",), (), found.text)
