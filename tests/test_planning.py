@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from fp8parity.cli import main
 from fp8parity.planning import seconds
 from fp8parity.planning.seconds import TRAINED, Key, Seconds
-from fp8parity.planning.shards import Work, digest_of, estimate, longest_first, seconds_of, split, work
+from fp8parity.planning.shards import Work, digest_of, estimate, longest_first, split, work
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected
@@ -18,33 +19,26 @@ from fp8parity.records.storage import name_of, write_json
 from hypothesis import given
 from hypothesis import strategies as st
 
-CONTROLS = {"": 0.0, "tiny": 3.0, "small": 40.0}
-WORKS = st.lists(
-    st.tuples(st.integers(0, 10**6), st.floats(0, 1000), st.sampled_from(sorted(CONTROLS))),
-    max_size=60,
-    unique_by=lambda w: w[0],
-).map(lambda rows: [Work(f"test_{n}", s, control, CONTROLS[control]) for n, s, control in rows])
+WORKS = st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 1000)), max_size=60, unique_by=lambda w: w[0]).map(
+    lambda rows: [Work(f"test_{n}", s) for n, s in rows]
+)
 COUNTS = st.integers(1, 9)
+
+
+def total(works: Sequence[Work]) -> float:
+    return sum(w.seconds for w in works)
 
 
 @given(WORKS, COUNTS, st.randoms(use_true_random=False))
 def test_split_is_complete_balanced_and_deterministic(works, count, draw):
-    """Graham's bound, with each control made in every shard at worst."""
+    """Graham's bound."""
     parts = split(works, count)
     assert sorted(w.name for part in parts for w in part) == sorted(w.name for w in works)
     assert sum(not part for part in parts) == max(0, count - len(works))
     shuffled = split(draw.sample(works, len(works)), count)
     assert shuffled == parts and digest_of(shuffled) == digest_of(parts)
-    alone = max((w.seconds + w.shared_seconds for w in works), default=0.0)
-    assert max(map(seconds_of, parts)) <= seconds_of(works) / count + alone + sum(CONTROLS.values()) + 1e-6
+    assert max(map(total, parts)) <= total(works) / count + max((w.seconds for w in works), default=0.0) + 1e-6
     assert sorted(w.name for w in longest_first(works)) == sorted(w.name for w in works)
-
-
-def test_split_trains_a_control_once_unless_twice_is_faster():
-    works = [Work(f"{recipe}-{model}", 10.0, model, 30.0) for model in ("tiny", "small") for recipe in ("a", "b", "c")]
-    assert [{w.shared for w in part} for part in split(works, 2)] == [{"small"}, {"tiny"}]
-    works = [Work(f"recipe{n}", 100.0, "small", 5.0) for n in range(4)]
-    assert [seconds_of(part) for part in split(works, 2)] == [205.0, 205.0]
 
 
 def test_controls_come_first_then_the_longest_and_large_late():
@@ -64,7 +58,7 @@ def test_estimate_divides_tests_by_workers_and_timed_ones_by_gpus(workers, gpus,
 def test_large_models_train_one_after_the_other_on_a_gpu():
     table = Seconds({Key(TRAINED, "1b", recipe, "native"): 20.0 for recipe in ("bf16", "x", "y")})
     works = [work(r, Key(TRAINED, "1b", r, "native"), 3, table, 10**9) for r in ("bf16", "x", "y")]
-    assert estimate(works, 16, 1) == 3 * 3 * 20 and estimate(works, 16, 2) == 120  # 120: the longest, with its control
+    assert estimate(works, 16, 1) == 3 * 3 * 20 and estimate(works, 16, 2) == 90
 
 
 HEAD = "test,model,recipe,execution,ranks,seconds\n"
@@ -168,8 +162,8 @@ def test_plan_stores_the_seconds_of_records_without_waiting(records, golden, cap
     ("options", "total", "hours", "shares"),
     [
         ((), 65, 0.02, ["3 tests, 65 s one after the other, takes 65 s"]),
-        (("--workers", "2"), 45, 0.01, ["3 tests, 65 s one after the other, takes 45 s"]),
-        (("--shards", "2"), 45, 0.02, ["2 tests, 45 s one after", "1 tests, 20 s one after"]),
+        (("--workers", "2"), 32, 0.01, ["3 tests, 65 s one after the other, takes 32 s"]),
+        (("--shards", "2"), 35, 0.02, ["1 tests, 30 s one after", "2 tests, 35 s one after"]),
         (("--test", "test_modes"), 20, 0.01, ["1 tests, 20 s one after the other, takes 20 s"]),
         (("--recipe", "bf16"), 15, 0.00, ["1 tests, 15 s one after the other, takes 15 s"]),
     ],
