@@ -56,7 +56,7 @@ def test_a_detail_is_a_property(detail, name, value):
 
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
-    ci.summarize("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
+    ci.summarize(lambda: "# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
     assert path.read_text() == "# T\n\nsentence\n\nThe whole report is too long for a summary; see the job's files.\n"
 
 

@@ -9,6 +9,7 @@ import shlex
 import projects
 import pytest
 import reports
+from fp8parity import report
 from fp8parity.cli import main
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
@@ -60,6 +61,15 @@ def test_every_format_shows_known_failures(ending):
     made = Report([verdict("known", headline=HEADLINE), verdict("pass", check="gemm")], {}, [], "m")
     assert (made.green, made.failures, made.rows[0].status) == (True, [], "known")
     assert HEADLINE in re.sub(r"</?a[^>]*>|\[(?=https)|\]\(https[^)]*\)", "", RENDERERS[ending](made))
+
+
+def test_all_formats_render_one_document(monkeypatch):
+    made = Report([verdict("pass")], {}, [], "m")
+    built: list[Report] = []
+    monkeypatch.setattr(report, "SECTIONS", [lambda shown, page: built.append(shown)])
+    for render in RENDERERS.values():
+        render(made)
+    assert built == [made]
 
 
 class TestFormats:
