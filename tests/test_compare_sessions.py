@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import two_sides
 from fp8parity.cli import main
-from fp8parity.judging.completeness import missing_shards
+from fp8parity.judging.completeness import defects
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.schema import Trajectory
@@ -95,7 +95,8 @@ def sides(runs, tmp_path) -> list[str]:
 )
 def test_a_shard_that_died_before_it_selected_anything_is_lost(session, status, selected, lines):
     first, second = (Shard(index=i, count=2, split="a" * 64) for i in (1, 2))
-    assert missing_shards([session(shard=first), session(*selected, shard=second, session="t", status=status)]) == lines
+    sessions = [session(shard=first), session(*selected, shard=second, session="t", status=status)]
+    assert [d.text for d in defects(sessions, []) if d.kind == "shard"] == lines
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.completeness import doubts, missing, refuse, without_manifest
+from fp8parity.judging.completeness import Defect, defects, missing, refuse
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records import manifest
 from fp8parity.records.manifest import Manifest, Outcome, Selected
@@ -72,6 +72,11 @@ def put(folder: Path, records, *manifests: Manifest) -> Path:
     for m in manifests:
         manifest.write(folder, m)
     return folder
+
+
+def doubts(found: list[Defect]) -> list[str]:
+    """What stands against a complete set."""
+    return [d.text for d in found if not d.incomplete]
 
 
 def judged(folder: Path, golden: Path, *more: str) -> int:
@@ -259,7 +264,7 @@ def test_a_lost_record_is_not_that_of_another_machine(trajectory, changes):
         )
     unrun = here.model_copy(update={"selected": [Selected(cell=run.cell.id, test="t")]})
     assert len(missing([unrun, elsewhere], [there])) == 1
-    assert doubts([elsewhere], [there]) == []
+    assert doubts(defects([elsewhere], [there])) == []
 
 
 def test_several_commits_are_refused_unless_the_user_answers(trajectory, runs):
@@ -272,9 +277,9 @@ def test_several_commits_are_refused_unless_the_user_answers(trajectory, runs):
 def test_a_set_without_a_manifest_lacks_seeds_between_two_stages(trajectory):
     def found(*seeds: int) -> list[str]:
         runs = [trajectory(recipe, seed) for recipe in ("bf16", "te-current") for seed in seeds]
-        return without_manifest(runs, lambda cell: (3, 5, 8))
+        return missing([], runs, lambda cell: (3, 5, 8))
 
     assert [found(*range(n)) for n in (3, 5, 8, 20)] == [[]] * 4
     assert found(0, 1, 2, 4)[0].endswith("has 4 seeds (0, 1, 2, 4), and a session ends with 3, 5, 8")
-    assert len(without_manifest([trajectory()], lambda cell: (3,))) == 1, "BF16 alone"
-    assert doubts([], [trajectory()]) == ["this set has no manifest: what was selected is not known"]
+    assert len(missing([], [trajectory()], lambda cell: (3,))) == 1, "BF16 alone"
+    assert doubts(defects([], [trajectory()])) == ["this set has no manifest: what was selected is not known"]

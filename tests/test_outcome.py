@@ -25,7 +25,7 @@ CELLS = {
 }
 FILE = "suites/test_x.py::test_gemm"
 LARGE = Phase(
-    "f.py::test_large[a]", "call", "a", skipped=True, applicable=False, why="tensors over 2**31 bytes need a GPU"
+    "f.py::test_large[a]", "call", "a", "skipped", applicable=False, why="tensors over 2**31 bytes need a GPU"
 )
 """A check that has nothing to measure on such a machine."""
 ALONE = "only the BF16 control was checked and no recipe:"
@@ -37,20 +37,22 @@ def node(cell: str) -> str:
 
 
 def ran(cell: str, *found, **more) -> list[Phase]:
-    return [Phase(node(cell), "setup", cell), Phase(node(cell), "call", cell, verdicts=found or (GREEN,), **more)]
+    call = Phase(node(cell), "call", cell, "passed", verdicts=found or (GREEN,), **more)
+    return [Phase(node(cell), "setup", cell), call]
 
 
 def skip(cell: str, why: str = "no GPU", **more) -> list[Phase]:
-    return [Phase(node(cell), "setup", cell, skipped=True, why=why, **more)]
+    return [Phase(node(cell), "setup", cell, "skipped", why=why, **more)]
 
 
 def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Results:
-    return Results(
-        {node(c): c for c in selected if node(c) not in more.get("removed", ())},
-        phases=[p for group in groups for p in group],
-        reported=True,
-        **more,
-    )
+    found = Results(reported=True, **more)
+    for cell in selected:
+        if node(cell) not in found.removed:
+            found.select(node(cell), cell)
+    for phase in (p for group in groups for p in group):
+        found.note(phase, CELLS)
+    return found
 
 
 def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None = None, **more) -> Outcome:
@@ -61,7 +63,7 @@ def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None =
     ("phases", "counts"),
     [
         ([ran("bf16"), ran("a"), skip("b")], (2, 1, 0, 0)),
-        ([ran("bf16"), [Phase(node("a"), "setup", "a", failed=True)], skip("b")], (1, 1, 1, 0)),
+        ([ran("bf16"), [Phase(node("a"), "setup", "a", "failed")], skip("b")], (1, 1, 1, 0)),
         ([ran("bf16"), [Phase(node("a"), "setup", "a")], skip("b")], (1, 1, 0, 1)),  # interrupted during the call
         ([], (0, 0, 0, 3)),
     ],
@@ -102,7 +104,7 @@ def test_each_selected_test_is_in_one_group(phases, counts):
     ],
 )
 def test_nothing_or_the_control_alone_is_a_problem(facts, words):
-    assert outcomes.not_run(facts, CELLS, []) == words
+    assert outcomes.not_run(facts, []) == words
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_nothing_or_the_control_alone_is_a_problem(facts, words):
     ],
 )
 def test_required_cell_must_run(facts, words):
-    assert outcomes.not_run(facts, CELLS, ["[ab]"]) == words
+    assert outcomes.not_run(facts, ["[ab]"]) == words
 
 
 def control(status: Status, seeds: int) -> Verdict:
@@ -142,9 +144,9 @@ def control(status: Status, seeds: int) -> Verdict:
 )
 def test_control_without_a_test_is_judged_by_the_runs_of_recipes(controls, statuses):
     phases = [ran("a", controls=(control(*terms),)) for terms in controls]
-    found = [v.status for v in outcomes.verdicts(made(*phases, selected=("a",)), CELLS) if v.cell.is_control]
+    found = [v.status for v in outcomes.verdicts(made(*phases, selected=("a",))) if v.cell.is_control]
     assert found == statuses
-    own = outcomes.verdicts(made(*phases, ran("bf16", control("improved", 3)), selected=("a", "bf16")), CELLS)
+    own = outcomes.verdicts(made(*phases, ran("bf16", control("improved", 3)), selected=("a", "bf16")))
     assert [v.status for v in own if v.cell.is_control] == ["improved"]
 
 
@@ -166,7 +168,7 @@ def test_term_of_k_that_matches_nothing_is_named(expression, terms):
     ]
     found = unmatched(expression, items)
     assert [line.partition("no test matches ")[2] for line in found] == terms
-    assert not_run(made(ran("a"), unmatched=found), CELLS, [])[: len(found)] == found
+    assert not_run(made(ran("a"), unmatched=found), [])[: len(found)] == found
 
 
 @pytest.mark.parametrize(
@@ -179,5 +181,5 @@ def test_term_of_k_that_matches_nothing_is_named(expression, terms):
     ],
 )
 def test_crash_names_the_suite_of_its_test(test, check, suite):
-    found = Phase(test, "setup", "a", failed=True).crash(CELLS["a"]).check
+    found = Phase(test, "setup", "a", "failed").crash(CELLS["a"]).check
     assert (found, suite_of(found)) == (check, suite)

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from fp8parity.judging.completeness import missing, missing_shards
+from fp8parity.judging.completeness import missing
 from fp8parity.planning.shards import SCHEDULERS, shard_of
 from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from test_completeness import note, runs
@@ -86,8 +86,8 @@ SHARDS = [Shard(index=i, count=3, split="a" * 64) for i in (1, 2, 3)]
 
 
 def test_all_shards_are_complete(trajectory):
-    assert missing_shards([note(trajectory, [], session=str(s.index), shard=s) for s in SHARDS]) == []
-    assert missing_shards([note(trajectory, [])]) == []
+    assert missing([note(trajectory, [], session=str(s.index), shard=s) for s in SHARDS], []) == []
+    assert missing([note(trajectory, [])], []) == []
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_shards_of_another_split_or_machine_are_incomplete(trajectory, other):
     strange = SHARDS[1].model_copy(update={k: v for k, v in other.items() if k == "split"})
     there = {**GPU, **{k: v for k, v in other.items() if k != "split"}}
     notes = [note(trajectory, [], session=str(s.index), shard=s, **GPU) for s in (SHARDS[0], SHARDS[2])]
-    found = missing_shards([*notes, note(trajectory, [], session="2", shard=strange, **there)])
+    found = missing([*notes, note(trajectory, [], session="2", shard=strange, **there)], [])
     assert [line.split(" (split")[0] for line in found] == [
         "shard 2 of 3 is missing, and shard 1, 3 is here",
         "shard 1, 3 of 3 is missing, and shard 2 is here",
