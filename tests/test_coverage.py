@@ -13,7 +13,8 @@ from fp8parity.judging import references
 from fp8parity.judging.coverage import refuse_unused, unused
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import GoldenRow, LossRow, Policy, SpeedRow
-from fp8parity.judging.policy.rows import Band, Complete, Numbers, Rule, Trend
+from fp8parity.judging.policy.rows import Band, Complete, MetricRow, Numbers, Rule, Trend
+from fp8parity.judging.policy.selectors import Equal
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
@@ -84,12 +85,21 @@ def test_a_run_that_needs_everything_leaves_nothing(lines):
         (Trend(check=("gemm",), metric=("bias",), slack=1, why=WHY), "[[trend]] row 1: check = ('gemm',)"),
         (Complete(check="codes", number=(Numbers(metric=("bias",), where=("g",)),), why=WHY), "[[complete]] row 2: check = codes"),
         (Band(check=("gemm",), metric=("wgrad sqnr",), band=1, why=WHY), "[[band]] row 2: check = ('gemm',)"),
+        (Equal(recipe=("te-current", "ao-tensorwise"), why=WHY), "[[equal]] row 1: recipe = ('te-current', 'ao-tensorwise')"),
+        (MetricRow(name=("bias",), better="lower", unit="dB"), "[[metric]] row 1: name = ('bias',)"),
     ],
 )  # fmt: skip
 def test_a_planted_row_that_matches_nothing_is_named(lines, row, line):
     table = line[2:].partition("]")[0]
     [found] = lines(POLICY.model_copy(update={table: (*getattr(POLICY, table), row)}))
     assert found.startswith(line)
+
+
+def test_rows_of_trained_recipes_and_measured_metrics_are_needed(lines):
+    both = Equal(recipe=("bf16", "te-current"), why=WHY)
+    assert lines(POLICY.model_copy(update={"equal": (both,)})) == []
+    metric = MetricRow(name=("bias", "fprop sqnr"), better="higher", unit="dB")
+    assert lines(POLICY.model_copy(update={"metric": (metric,)})) == []
 
 
 def test_a_row_that_a_later_one_hides_is_named(lines):
