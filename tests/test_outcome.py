@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from fp8parity.gate import results as outcomes
-from fp8parity.gate.results import Phase, Results, not_run
+from fp8parity.gate.results import CELL, CONTROL, NOT_APPLICABLE, VERDICT, Results, not_run
 from fp8parity.gate.selection import unmatched
 from fp8parity.judging.verdict import LOSS, LossDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
@@ -24,10 +25,6 @@ CELLS = {
     )
 }
 FILE = "suites/test_x.py::test_gemm"
-LARGE = Phase(
-    "f.py::test_large[a]", "call", "a", "skipped", applicable=False, why="tensors over 2**31 bytes need a GPU"
-)
-"""A check that has nothing to measure on such a machine."""
 ALONE = "only the BF16 control was checked and no recipe:"
 GREEN = verdict("pass")
 
@@ -36,26 +33,52 @@ def node(cell: str) -> str:
     return f"{FILE}[{cell}]"
 
 
-def ran(cell: str, *found, **more) -> list[Phase]:
-    call = Phase(node(cell), "call", cell, "passed", verdicts=found or (GREEN,), **more)
-    return [Phase(node(cell), "setup", cell), call]
+def phase(
+    when: str,
+    cell: str,
+    outcome: Literal["passed", "failed", "skipped"] = "passed",
+    why: str = "",
+    *more: tuple[str, str],
+    test: str = "",
+) -> pytest.TestReport:
+    """A report of a phase of a test, as pytest makes it."""
+    skip = ("f.py", 1, why)
+    given: Any = {
+        "longrepr": skip if outcome == "skipped" else why,
+        "when": when,
+        "user_properties": [(CELL, cell), *more],
+    }
+    return pytest.TestReport(test or node(cell), ("f.py", 1, ""), {}, outcome, **given)
 
 
-def skip(cell: str, why: str = "no GPU", **more) -> list[Phase]:
-    return [Phase(node(cell), "setup", cell, "skipped", why=why, **more)]
+Phases = list[pytest.TestReport]
+LARGE = phase(
+    "call", "a", "skipped", "tensors over 2**31 bytes need a GPU", (NOT_APPLICABLE, "x"), test="f.py::test_large[a]"
+)
+"""A check that has nothing to measure on such a machine."""
 
 
-def made(*groups: list[Phase], selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Results:
-    found = Results(reported=True, **more)
+def ran(cell: str, *found: Verdict, controls: Sequence[Verdict] = ()) -> Phases:
+    made = [(VERDICT, v.model_dump_json()) for v in found or (GREEN,)]
+    own = [(CONTROL, v.model_dump_json()) for v in controls]
+    return [phase("setup", cell), phase("call", cell, "passed", "", *made, *own)]
+
+
+def skip(cell: str, why: str = "no GPU") -> Phases:
+    return [phase("setup", cell, "skipped", why)]
+
+
+def made(*groups: Phases, selected: tuple[str, ...] = ("bf16", "a", "b"), **more) -> Results:
+    found = Results(**more)
     for cell in selected:
         if node(cell) not in found.removed:
             found.select(node(cell), cell)
-    for phase in (p for group in groups for p in group):
-        found.note(phase, CELLS)
+    for report in (r for group in groups for r in group):
+        found.note(report, CELLS)
     return found
 
 
-def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None = None, **more) -> Outcome:
+def outcome(*groups: Phases, asked: str = "", execution: Execution | None = None, **more) -> Outcome:
     return outcomes.outcome(made(*groups, **more), CELLS, asked, execution)
 
 
@@ -63,8 +86,8 @@ def outcome(*groups: list[Phase], asked: str = "", execution: Execution | None =
     ("phases", "counts"),
     [
         ([ran("bf16"), ran("a"), skip("b")], (2, 1, 0, 0)),
-        ([ran("bf16"), [Phase(node("a"), "setup", "a", "failed")], skip("b")], (1, 1, 1, 0)),
-        ([ran("bf16"), [Phase(node("a"), "setup", "a")], skip("b")], (1, 1, 0, 1)),  # interrupted during the call
+        ([ran("bf16"), [phase("setup", "a", "failed", "no device")], skip("b")], (1, 1, 1, 0)),
+        ([ran("bf16"), [phase("setup", "a")], skip("b")], (1, 1, 0, 1)),  # interrupted during the call
         ([], (0, 0, 0, 3)),
     ],
 )
@@ -73,6 +96,14 @@ def test_each_selected_test_is_in_one_group(phases, counts):
     assert (found.judged, found.skipped, len(found.crashed), len(found.missing)) == counts
     assert sum(counts) == found.selected == 3
     assert found.complete == (counts[2:] == (0, 0))
+
+
+def test_crash_stays_in_the_manifest_with_its_reason():
+    """Another plugin runs the test again, and it passes."""
+    found = made([phase("call", "a", "failed", "no device")], ran("a"), selected=("a",))
+    [test] = found.of_cells
+    assert (test.outcome, test.crashed, test.reason, test.checks) == ("passed", True, "no device", [GREEN.check])
+    assert outcomes.outcome(found, CELLS, "", None).crashed == ["test_gemm[a]: no device"]
 
 
 @pytest.mark.parametrize(
@@ -181,5 +212,5 @@ def test_term_of_k_that_matches_nothing_is_named(expression, terms):
     ],
 )
 def test_crash_names_the_suite_of_its_test(test, check, suite):
-    found = Phase(test, "setup", "a", "failed").crash(CELLS["a"]).check
-    assert (found, suite_of(found)) == (check, suite)
+    [found] = made([phase("setup", "a", "failed", "no device", test=test)]).crashes.values()
+    assert (found.check, suite_of(found.check)) == (check, suite)
