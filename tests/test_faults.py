@@ -45,9 +45,13 @@ def test_without_a_fault_every_look_is_green(look: Numerics, bench: Bench):
     assert found.status == "pass", found.message()
 
 
+SOUND = [*looks(FirstGradients), *(FirstGradients(r, "micro", (0, 1, 2)) for r in ("te-block-fp32", "te-current-pow2"))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("look", looks(FirstGradients), ids=lambda k: k.where)
-def test_first_gradients_without_a_fault_are_green(look: FirstGradients, bench: Bench):
+@pytest.mark.parametrize("look", SOUND, ids=lambda k: k.where)
+def test_first_gradients_without_a_fault_are_green(look: FirstGradients):
+    """te-block-fp32 of an EPYC is furthest from a Xeon's: 0.077 of its gap, where 0.2 is the limit."""
     assert not look.judged().red
 
 
