@@ -1,4 +1,4 @@
-"""Write the generated tables of the pages in docs/ and lab/docs/ from the code.
+"""Write the generated tables of the pages in docs/ and lab/docs/, and ``records/checks.json``, from the code.
 
     python docs/reference.py
 
@@ -29,9 +29,11 @@ from fp8parity.judging.policy.thresholds import Threshold, Thresholds
 from fp8parity.numerics.spec import GEMMS, Operand
 from fp8parity.recipes.catalogue import CATALOGUE, VARIANTS
 from fp8parity.recipes.recipe import OLDEST, Recipe
+from fp8parity.records import check_names
 from fp8parity.records.cell import Strict
 from fp8parity.records.check_names import CHECKS
 from fp8parity.report.sentence import PAGES, grouped
+from fp8parity.runner import declared
 from fp8parity.runs.names import WRITERS
 from fp8parity.trainers.spec import Trainer
 from fp8parity.workload.config import MODELS
@@ -196,9 +198,12 @@ def decisions(rules: tuple[decide.Decision, ...]) -> str:
 
 
 def checks() -> str:
-    """Return the question of each check, and what to do if it fails."""
-    advice = {c.name: f"{c.advice} Then run `{c.then}`." if c.then else c.advice for c in CHECKS.values()}
-    rows = ((f"`{c.name}`", c.question, Path(c.suite).name, advice[c.name]) for c in CHECKS.values())
+    """Return the question of each check, where and when it runs, and what to do if it fails."""
+    numerics = declared()
+    found = [*(c for c in CHECKS.values() if c.name not in numerics), *numerics.values()]
+    advice = {c.name: f"{c.advice} Then run `{c.then}`." if c.then else c.advice for c in found}
+    where = {c.name: f"{Path(c.suite).name}{', release' * c.release}" for c in found}
+    rows = ((f"`{c.name}`", c.question, where[c.name], advice[c.name]) for c in found)
     return table(("check", "question", "suite", "if it fails"), *rows)
 
 
@@ -350,6 +355,7 @@ def current(page: Path) -> str:
 
 
 if __name__ == "__main__":
+    check_names.FILE.write_text(check_names.as_text(declared().values()))
     for page in sorted({ROOT / made.page for made in BLOCKS.values()}):
         if page.exists():  # the lab may not be there
             page.write_text(current(page))

@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import rank_faults
 import torch
-from fp8parity import checks
 from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, exchange, launch, parity, worker
 from fp8parity.distributed.sharding import ARMS
 from fp8parity.distributed.train import Together, alone
 from fp8parity.records.schema import Trajectory
+from fp8parity.runner import numerics_check
 from fp8parity.training.hardware import reset_state
 
 if not torch.cuda.is_available() and importlib.util.find_spec("torchao.float8._inductor_patch"):
@@ -70,7 +70,7 @@ def sound(spec: RunSpec, name: str, reference: Trajectory | None = None) -> Resu
     if reference is not None and name != "tensor parallel":
         rank_faults.PLANTED.setattr(parity, "alone", lambda spec: reference)
     try:
-        return checks.get(name).measure(
+        return numerics_check(name).measure(
             replace(spec, model=replace(spec.model, kv_heads=2)) if name == "tensor parallel" else spec
         )
     finally:

@@ -229,6 +229,18 @@ def test_a_session_killed_on_another_corpus_is_red(trajectory, runs, golden, tmp
     assert "session t selected te-current-nano-emulated test_loss (it was not run)" in capsys.readouterr().out
 
 
+def test_a_set_without_its_release_checks_is_not_released(trajectory, runs, golden, tmp_path, capsys):
+    """Another session may have run them."""
+    daily = note(trajectory, runs).model_copy(update={"left_out": ["twins", "large"]})
+    folder = put(tmp_path, runs, daily)
+    assert judged(folder, golden) == 0
+    assert judged(folder, golden, "--release") == 1
+    assert "this set ran without --release, which adds large, twins" in capsys.readouterr().out
+    ran = [s.model_copy(update={"checks": ["twins", "large"]}) for s in daily.selected]
+    put(tmp_path, runs, daily.model_copy(update={"session": "t", "left_out": [], "selected": ran}))
+    assert judged(folder, golden, "--release") == 0
+
+
 @pytest.mark.parametrize(
     ("whole", "lost", "good"),
     [

@@ -29,7 +29,7 @@ ROOMS = {
     "timing": "training recipes workload numerics records",
     "checks": "training recipes workload numerics records",
     "distributed": "checks training recipes workload numerics records",
-    "runner": "trainers timing checks training recipes workload records did_you_mean",
+    "runner": "trainers timing distributed checks training recipes workload records did_you_mean",
     "runs": "records did_you_mean",
     "judging": "records runs shipped did_you_mean",
     "planning": "judging records",

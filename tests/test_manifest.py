@@ -218,3 +218,28 @@ def test_more_shards_than_tests_are_wrong_usage(project, tmp_path):
     done = gate(project, tmp_path, "--parity-shard", "1/60", recipes=RECIPES)
     assert done.returncode == 4
     assert "--parity-shard 1 of 60: 5 tests can run; use at most that number of shards" in done.stderr + done.stdout
+
+
+SUITE = """
+def test_codes(recipe_cell, parity):
+    parity.numerics("codes", recipe_cell)
+
+
+def test_large(recipe_cell, parity):
+    parity.numerics("large", recipe_cell)
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "1"), ("--release",), ("-k", "codes")], ids=str)
+def test_gate_says_what_release_adds(more, tmp_path):
+    (tmp_path / "suites" / "numerics").mkdir(parents=True)
+    (tmp_path / "suites" / "numerics" / "test_mine.py").write_text(SUITE)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ("fp8parity.gate.plugin",)\n')
+    terms = ("--recipe", "te-current", "--execution", "emulated", "--golden-dir", str(ROOT / "golden"), "-v")
+    records = tmp_path / "records"
+    done = run("pytest", "suites", *terms, *more, "--parity-records", str(records), cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    daily = more in ((), ("-n", "1"))
+    assert ("--release adds 1 check: large (1 test)" in done.stdout) == daily
+    assert ("test_large[te-current-emulated]" in done.stdout) == ("--release" in more)
+    assert only(records).left_out == ["large"] * daily

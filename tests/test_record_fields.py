@@ -9,9 +9,8 @@ import gemm_records
 import pytest
 import reports
 import timings
-from fp8parity import checks
 from fp8parity.records.cell import Cell, Execution, Mode, Strict
-from fp8parity.records.check_names import CHECKS
+from fp8parity.records.check_names import CHECKS, FILE, as_text
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
 from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.provenance import Provenance
@@ -30,6 +29,7 @@ from fp8parity.records.times import (
 )
 from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
+from fp8parity.runner import declared
 from pydantic import TypeAdapter, ValidationError
 from sessions import cell
 from verdicts import verdict as made
@@ -167,8 +167,7 @@ def test_command_of_a_cell_names_its_suite_and_its_ranks():
     ]
 
 
-@pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])
-def test_each_check_has_the_name_of_its_entry(name):
-    check = checks.get(name)
-    assert (check.name, check.suite, check.ranked) == (name, CHECKS[name].suite, CHECKS[name].ranked)
-    assert (check.suite == "suites/distributed") == check.ranked
+def test_checks_are_known_as_text_without_torch():
+    """``python benchmarks/reference.py`` writes what the files of checks declare."""
+    assert FILE.read_text() == as_text(declared().values())
+    assert all(CHECKS[name].advice == check.advice for name, check in declared().items())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,9 +26,16 @@ ENDS = "te-current-ends-bf16"
 EMPTY = f"its rules leave nothing of micro to quantize: {'; '.join(map(str, registry.RECIPES[ENDS].rules))} in BF16"
 
 
-def item(*markers: str, **params: Cell | int) -> Any:
+TESTS = {"timed_cell": "training_step", "block_cell": "block", "gemm_cell": "gemms"}
+"""The tests that time a golden, by their parameter."""
+
+
+def item(*markers: str, parameter: str = "cell", **params: Cell | int) -> Any:
     marks = {name: getattr(pytest.mark, name) for name in markers}
-    return SimpleNamespace(get_closest_marker=marks.get, callspec=SimpleNamespace(params=params))
+    test, path = f"test_{TESTS.get(parameter, 'loss_parity')}[x]", Path("/project/suites/throughput/test_x.py")
+    return SimpleNamespace(
+        nodeid=test, path=path, get_closest_marker=marks.get, callspec=SimpleNamespace(params=params)
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +135,7 @@ def test_options_and_markers_keep_a_cell(parameter, of, markers, updating, kept)
         return (models is None or of.model in models) and (of.corpus != "other" or control)
 
     context: Any = SimpleNamespace(updating=updating, selects=selects)
-    assert selection.wanted(item(*markers), parameter, of, context) is kept
+    assert selection.wanted(item(*markers, parameter=parameter), parameter, of, context) is kept
 
 
 @pytest.fixture
@@ -163,7 +171,35 @@ def packages(monkeypatch):
 @pytest.mark.usefixtures("packages")
 def test_cell_that_cannot_run_has_a_reason(parameter, of, here, reason):
     context: Any = SimpleNamespace(hardware=here, execution=None, models=presets() | {"mine": MINE})
-    assert selection.item_skip_reason(item(), parameter, of, context) == reason
+    made = item("golden", parameter=parameter)
+    assert selection.item_skip_reason(made, parameter, of, context) == reason
+
+
+NODE = "suites/numerics/test_device.py::test_large"
+
+
+@pytest.mark.parametrize(
+    ("test", "arguments", "keyword", "checks"),
+    [
+        (NODE, ["suites/numerics"], "", ["large"]),
+        (NODE, ["suites/numerics"], "te-block and not large", ["large"]),
+        (NODE, ["suites/numerics"], "Large or codes", []),
+        (NODE, ["suites/numerics/test_device.py"], "", []),
+        (NODE, [f"{NODE}[te-block-native]"], "", []),
+        (NODE, ["suites/numerics/test_device.py::test_modes"], "", ["large"]),
+        (NODE, ["suites/numerics/test_experts.py"], "", ["large"]),
+        ("suites/numerics/test_numerics.py::test_checkpoint", ["suites"], "", ["checkpoint"]),
+        ("suites/distributed/test_sharded.py::test_checkpoint", ["suites"], "", []),
+        ("suites/numerics/test_numerics.py::test_layers", ["suites"], "", []),
+        ("mine/test_mine.py::test_large", ["mine"], "", []),
+    ],
+)
+def test_check_of_a_release_runs_if_it_is_named(test, arguments, keyword, checks):
+    here = Path("/project")
+    option, params = SimpleNamespace(keyword=keyword), SimpleNamespace(dir=here)
+    config = SimpleNamespace(args=arguments, option=option, invocation_params=params)
+    made: Any = SimpleNamespace(nodeid=f"{test}[te-block-native]", path=here / test.partition("::")[0], config=config)
+    assert selection.release_checks(made) == checks
 
 
 HERE = "its native kernels run here (use --execution emulated to run the emulation)"

@@ -15,6 +15,7 @@ from fp8parity.distributed import launch, parity, train
 from fp8parity.distributed.sharding import ARMS, ShardedOptimizer, sharded
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Measurements
+from fp8parity.runner import numerics_check
 from sessions import cell, verdict
 
 
@@ -59,7 +60,7 @@ def sound(measured, session, monkeypatch):
 
     def status(check: str, of: Cell) -> str:
         result = measured(of.recipe)[check]
-        monkeypatch.setitem(checks.CHECKS, check, replace(checks.get(check), measure=lambda spec: result))
+        monkeypatch.setitem(checks.CHECKS, check, replace(numerics_check(check), measure=lambda spec: result))
         return session.numerics(check, of).status
 
     return status
