@@ -22,6 +22,7 @@ from fp8parity.cli.common import Command
 from fp8parity.cli.recipes import SCALES
 from fp8parity.gate.options import OPTIONS
 from fp8parity.judging import decide, verdict
+from fp8parity.judging import table as table_of_numbers
 from fp8parity.judging.policy import TABLES, Policy, known_failures
 from fp8parity.judging.policy.rows import Numbers
 from fp8parity.judging.policy.selectors import Row, Selector
@@ -171,7 +172,7 @@ def code(text: str) -> str:
 
 def statuses() -> str:
     """Return what each status means, and the page about it."""
-    body = ast.parse(inspect.getsource(verdict)).body
+    body = ast.parse(inspect.getsource(table_of_numbers)).body
     at = next(i for i, n in enumerate(body) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "Status")
     doc = body[at + 1]
     assert isinstance(doc, ast.Expr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from enum import StrEnum
 from math import inf, nan
 
@@ -31,6 +33,7 @@ from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from fp8parity.runner import declared
 from pydantic import TypeAdapter, ValidationError
+from processes import ROOT
 from sessions import cell
 from verdicts import verdict as made
 
@@ -171,3 +174,16 @@ def test_checks_are_known_as_text_without_torch():
     """``python benchmarks/reference.py`` writes what the files of checks declare."""
     assert FILE.read_text() == as_text(declared().values())
     assert all(CHECKS[name].advice == check.advice for name, check in declared().items())
+
+
+def test_each_check_has_a_test_in_its_suite():
+    """Else --release, shards and commands would not find it."""
+    tests = {
+        (f"suites/{path.parent.name}", function.name): ast.unparse(function)
+        for path in (ROOT / "suites").rglob("test_*.py")
+        for function in ast.parse(path.read_text()).body
+        if isinstance(function, ast.FunctionDef)
+    }
+    own = {key: found[1] for key, code in tests.items() if (found := re.search(r"numerics\('([^']+)'", code))}
+    assert own == {(check.suite, check.function): check.name for check in declared().values()}
+    assert tests.keys() == {(info.suite, info.function) for info in CHECKS.values()}
