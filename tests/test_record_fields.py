@@ -32,8 +32,8 @@ from fp8parity.records.times import (
 from fp8parity.report.commands import command
 from fp8parity.report.evidence import Evidence
 from fp8parity.runner import declared
-from pydantic import TypeAdapter, ValidationError
 from processes import ROOT
+from pydantic import TypeAdapter, ValidationError
 from sessions import cell
 from verdicts import verdict as made
 
