@@ -12,7 +12,7 @@ from fp8parity.gate.results import CELL, CONTROL, NOT_APPLICABLE, VERDICT, Resul
 from fp8parity.gate.selection import unmatched
 from fp8parity.judging.verdict import LOSS, LossDetail, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.check_names import suite_of
+from fp8parity.records.check_names import info_of
 from fp8parity.report.sentence import Outcome
 from verdicts import verdict
 
@@ -213,4 +213,4 @@ def test_term_of_k_that_matches_nothing_is_named(expression, terms):
 )
 def test_crash_names_the_suite_of_its_test(test, check, suite):
     [found] = made([phase("setup", "a", "failed", "no device", test=test)]).crashes.values()
-    assert (found.check, suite_of(found.check)) == (check, suite)
+    assert (found.check, info_of(found.check).suite) == (check, suite)

@@ -170,6 +170,12 @@ def test_command_of_a_cell_names_its_suite_and_its_ranks():
     ]
 
 
+@pytest.mark.parametrize("check", ["twins", "suites/numerics/test_twins"])
+def test_command_of_a_release_check_runs_it(check):
+    said = command([made("fail", check="layers"), made("error", check=check)], Evidence())
+    assert said == "pytest suites/numerics --recipe te-current --model tiny --execution native --release"
+
+
 def test_checks_are_known_as_text_without_torch():
     """``python benchmarks/reference.py`` writes what the files of checks declare."""
     assert FILE.read_text() == as_text(declared().values())
