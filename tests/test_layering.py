@@ -100,6 +100,21 @@ def test_imports_follow_the_plan(path):
     assert rooms_imported(path) <= set(ROOMS[room_of(path)].split())
 
 
+def rooms_named(code: str) -> set[str]:
+    """The rooms of modules that strings name, also the beginning of one: an import by its name is an arrow, too."""
+    texts = (n.value for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Constant) and isinstance(n.value, str))
+    return {found[1] for text in texts if (found := re.match(r"fp8parity\.(\w+)[\w.]*$", text))} & ROOMS.keys()
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if room_of(p) != "__init__"], ids=name_of)
+def test_strings_name_no_module_above(path):
+    assert rooms_named(path.read_text()) <= {room_of(path), *ROOMS[room_of(path)].split()}
+
+
+def test_a_module_named_by_a_string_is_seen():
+    assert rooms_named('found = f"fp8parity.checks.{name}"; other = "fp8parity.suites"') == {"checks"}
+
+
 def modules_imported(path: Path) -> set[str]:
     """The modules of the package that a file imports, in functions and for types too."""
     known, found = set(map(name_of, MODULES)), set[str]()
