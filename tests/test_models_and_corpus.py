@@ -84,7 +84,7 @@ def test_text_files_and_parquet_give_the_same_stream(tmp_path):
     ("name", "message"),
     [
         ("topcs", "unknown corpus 'topcs': did you mean topics"),
-        ("topics:x", "give topics or topics:fresh"),
+        ("topics:x", "give topics"),
         ("text:/no/such/file.txt", "no such file /no/such/file.txt"),
         ("hf:", "write hf:NAME"),
     ],
@@ -145,17 +145,3 @@ def test_topics_entropies_leave_context_to_learn():
     assert stream.unigram == pytest.approx(4.084, abs=0.001)
     assert stream.bigram == pytest.approx(3.647, abs=0.001)
     assert stream.floor == pytest.approx(3.2993, abs=0.0001)
-
-
-def test_fresh_text_goes_on_and_is_another_for_each_seed():
-    """Windows of 128 follow each other over the borders of what is made together, and a paragraph begins every 132."""
-    fresh = corpus.load("topics:fresh")
-    steps = 2 * corpus.BLOCK // (32 * 128)
-    batches = [fresh.batch(3, step, 32, 128) for step in range(steps)]
-    inputs, targets = (torch.cat([part.flatten() for part in parts]) for parts in zip(*batches, strict=True))
-    assert torch.equal(inputs[1:], targets[:-1])
-    assert bool((inputs[::33] >= 64).all()) and bool((inputs.view(-1, 128)[:, 1:] >= 64).any())
-    halves = inputs[: corpus.BLOCK], inputs[corpus.BLOCK : 2 * corpus.BLOCK]
-    assert not torch.equal(halves[0][: len(halves[1])], halves[1])
-    assert not torch.equal(batches[0][0], fresh.batch(4, 0, 32, 128)[0])
-    assert fresh.floor == corpus.load("topics").floor and fresh.fingerprint != corpus.load("topics").fingerprint

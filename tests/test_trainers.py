@@ -15,7 +15,6 @@ from fp8parity.records.storage import load_records
 from fp8parity.runner import Runner, Settings
 from fp8parity.trainers import launch, runs, spec
 from fp8parity.training import hardware
-from fp8parity.training.checkpoint import Checkpoint
 from processes import Done, run
 from projects import complete
 
@@ -207,7 +206,7 @@ def test_packages_are_those_that_an_import_takes(tmp_path, monkeypatch):
 def test_memory_lets_runs_share_a_gpu(tmp_path, keys, slots):
     (trainer,) = spec.load(make(tmp_path, **keys) / "trainers.toml")
     runner = Runner(Settings(tmp_path), hardware.Hardware("cpu", "cpu", None), "session", {trainer.name: trainer})
-    held = runner._training(trainer.cells[0], 0, None, Checkpoint(tmp_path / "none", False))
+    held = runner._training(trainer.cells[0], 0, None)
     assert held.use.slots(hardware.GPU("H100", 80e9)) == slots
 
 

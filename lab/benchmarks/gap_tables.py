@@ -207,41 +207,16 @@ Speed and peak memory of a training step relative to BF16 on one H200 ([more](th
 
 {speeds}
 
-## After 20,000 steps
-
-`tiny-long` trains `tiny` for 20,000 steps of 4,096 tokens on text that never comes twice (`topics:fresh`), natively on
-one H100: mean gaps in per cent of BF16's loss over four seeds, with intervals of 95%
-(`python lab/benchmarks/gap_tables.py --lengths golden/records/h100-long.zip`). "One ulp" is BF16 with one weight
-changed by an ulp; the excess is BF16's loss above the entropy of the text ([which gap to
-read](theory.md#which-gap-to-read)).
-
-{fresh}
-
-The same runs on the 4 MiB of `topics`, which 20,000 steps read twenty times (`h100-long-repeated.zip`):
-
-{repeated}
-
-So this gap is mostly how fast a text is learned by heart: recipes that lag in the training loss do not lag in the
-held-out loss ([more](https://github.com/fp8-parity/fp8-parity/blob/main/lab/docs/evidence/long-runs.md)). On fresh text
-both recipes are behind by 0.001% to 0.005% up to step 10,000, and te-delayed by 0.012% up to 16,000. In the tail the
-noise is larger, because runs learn the last features thousands of steps apart. After 200,000 fresh steps te-delayed is
-0.018% above BF16 and te-block 0.007% ([how gaps
-grow](https://github.com/fp8-parity/fp8-parity/blob/main/lab/docs/evidence/gap-law.md)).
-
-Amazon reports a loss 2 to 3% higher after 24 billion tokens
-([SageMaker](https://aws.amazon.com/blogs/machine-learning/how-fp8-boosts-llm-training-by-18-on-amazon-sagemaker-p5-instances/)):
-thirty times the tokens of the longest of these runs, models of 1 and 7 billion parameters, and another corpus, so
-neither number contradicts the other.
+Over 20,000 and 200,000 steps: [long
+runs](https://github.com/fp8-parity/fp8-parity/blob/main/lab/docs/evidence/long-runs.md).
 """
 """The text of docs/gaps.md."""
-LONG_SETS = "h100-long.zip", "h100-long-repeated.zip"
 
 
 def page(today: datetime.date) -> str:
     """Return the page of the shipped sets."""
     losses, times = (report(today, GOLDEN / "records" / name) for name in ("h200.zip", "h200-throughput.zip"))
-    fresh, repeated = ("\n".join(lengths(trained(GOLDEN / "records" / name))) for name in LONG_SETS)
-    tables = {"gaps": "\n".join(gaps(losses)), "speeds": "\n".join(speeds(times)), "fresh": fresh, "repeated": repeated}
+    tables = {"gaps": "\n".join(gaps(losses)), "speeds": "\n".join(speeds(times))}
     return PAGE.format(**tables, checks=len(losses.verdicts))
 
 

@@ -4,8 +4,7 @@
 
 Start it again after a kill: finished runs are kept, and the others go on from their checkpoints, if the build is the
 same (outside a git repository FP8PARITY_COMMIT names it). ``python lab/benchmarks/gap_tables.py --lengths FOLDER``
-prints the gaps, ``fp8parity calibrate --from FOLDER`` the noise, and with the same records ``--golden-update
---parity-resume`` of suites/convergence and ``fp8parity golden store`` make the golden.
+prints the gaps, and ``fp8parity calibrate --from FOLDER`` the noise.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from fp8parity.recipes.registry import RECIPES, first_runnable
 from fp8parity.records.cell import CONTROL_RECIPE, Cell, Execution
 from fp8parity.training.variants import FAULTS, Variant, on_gradients, replica
 from fp8parity.workload.presets import presets
+from fp8parity_lab.long_runs import long_presets, trajectory
 from torch import Tensor
 
 
@@ -54,12 +54,12 @@ def runs(args: argparse.Namespace) -> list[Run]:
 def train(args: argparse.Namespace, run: Run) -> str:
     """Train one run, and say what came of it."""
     recipe, seed, name = run
-    preset = changed(presets()[args.model], args.change)
+    preset = changed((presets() | long_presets())[args.model], args.change)
     runner = start(args.folder, args.device, models={args.model: preset}, resume=True)
     execution = first_runnable(RECIPES[recipe], runner.hardware.capability) or Execution.NATIVE
     cell = Cell(model=args.model, recipe=recipe, execution=execution, corpus=preset.corpus)
     variants = PLANTED | {v.name: v for v in (replica(k + 1) for k in range(args.replicas))}
-    found = runner.trajectory(cell, seed, variants[name] if name else None)
+    found = trajectory(runner, cell, seed, variants[name] if name else None)
     tail = sum(found.loss[-found.tail :]) / found.tail
     return f"{cell.id} {found.content}: {found.seconds:.0f} s, tail loss {tail:.5f}, weights {found.final_weights[:12]}"
 
@@ -78,7 +78,7 @@ def main() -> None:
     options.add_argument("--processes", type=int, default=0, help="default: all runs side by side")
     options.add_argument("--device", choices=("cpu", "auto"), default="auto")
     args = options.parse_args()
-    refuse_unknown("model", [args.model], presets())
+    refuse_unknown("model", [args.model], presets() | long_presets())
     refuse_unknown("recipe", args.recipe, RECIPES)
     refuse_unknown("fault", args.fault, PLANTED)
     asked, begun = runs(args), time.monotonic()

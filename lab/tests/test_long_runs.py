@@ -11,17 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import processes
 import pytest
 import torch
 from faults.checkpoints import generator_of_a_new_run, masters_from_weights, moments_of_a_new_run
 from fp8parity.numerics import emulation
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
-from fp8parity.records.storage import file_name
 from fp8parity.runner import Settings
 from fp8parity.training import checkpoint, loop, provenance
-from fp8parity.training.checkpoint import Checkpoint
 from fp8parity.training.variants import Variant, replica
+from fp8parity.workload import corpus
+from fp8parity.workload.schedule import spec_hash
+from fp8parity_lab import long_runs
+from fp8parity_lab.long_runs import Checkpoint, trajectory
 from processes import environment
 from sessions import Session, cell, on_cpu
 
@@ -56,8 +59,7 @@ def prepare(patch: pytest.MonkeyPatch, end: Callable[[], None] = die) -> None:
             end()
 
     patch.setattr(Checkpoint, "save", save)
-    patch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
-    patch.setattr("fp8parity.runner.LONG_STEPS", 12)
+    patch.setattr(long_runs, "EVERY_SECONDS", 0.0)
     patch.setattr(provenance, "tree", lambda folder: provenance.Tree("abc", dirty=False))
     patch.setattr(emulation, "compiles", lambda: False)
 
@@ -66,7 +68,7 @@ def child(folder: str) -> None:
     """Train until SIGKILL."""
     with pytest.MonkeyPatch.context() as patch:
         prepare(patch, lambda: os.kill(os.getpid(), signal.SIGKILL))
-        on_cpu(Path(folder)).trajectory(NVFP4, 0)
+        trajectory(on_cpu(Path(folder)), NVFP4, 0)
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def going_on(session: Session) -> Session:
 def kill(session: Session, of: Cell, variant: Variant | None = None) -> Path:
     """Train until the kill, and return the checkpoint."""
     with pytest.raises(Killed):
-        session.trajectory(of, 0, variant)
+        trajectory(session, of, 0, variant)
     [path] = session.settings.records.glob("*.checkpoint")
     assert not list(session.settings.records.glob("*.json"))
     return path
@@ -97,9 +99,8 @@ WHOLE: dict[tuple[Cell, str], Trajectory] = {}
 def uninterrupted(session: Session, of: Cell, variant: Variant | None = None) -> Trajectory:
     key = of, variant.name if variant else ""
     if key not in WHOLE:
-        WHOLE[key] = replace(session, settings=Settings(session.settings.records / "whole", resume=True)).trajectory(
-            of, 0, variant
-        )
+        whole = replace(session, settings=Settings(session.settings.records / "whole", resume=True))
+        WHOLE[key] = trajectory(whole, of, 0, variant)
     return WHOLE[key]
 
 
@@ -122,7 +123,7 @@ def test_a_killed_run_goes_on_to_the_bit(interrupted, of, variant):
             return real(data, schedule, seed, step, device)
 
         patch.setattr(loop, "microbatches", noted)
-        found = going_on(interrupted).trajectory(of, 0, variant)
+        found = trajectory(going_on(interrupted), of, 0, variant)
     assert steps == list(range(SAVED, 12))
     assert differing(found, uninterrupted(interrupted, of, variant)) == []
     assert len(found.probes) == (2 if of == DELAYED else 0)
@@ -133,12 +134,13 @@ def test_a_process_that_sigkill_ended_goes_on_to_the_bit(interrupted, tmp_path):
     """With stochastic rounding, whose generator is part of the state."""
     folder = interrupted.settings.records
     here = str(Path(__file__).parent)
-    command = [sys.executable, "-c", f"import test_long_run; test_long_run.child({str(folder)!r})"]
-    paths = (str(Path(checkpoint.__file__).parents[2]), here)
+    command = [sys.executable, "-c", f"import test_long_runs; test_long_runs.child({str(folder)!r})"]
+    root = processes.ROOT
+    paths = (*(str(root / name) for name in ("fixtures", "lab", "tests")), here)
     done = subprocess.run(command, env=environment(tmp_path, paths), capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     assert [p.suffix for p in folder.glob("*seed0.*")].count(".checkpoint") == 1
-    found = going_on(interrupted).trajectory(NVFP4, 0)
+    found = trajectory(going_on(interrupted), NVFP4, 0)
     assert found.probes[-1].noise
     assert differing(found, uninterrupted(interrupted, NVFP4)) == []
 
@@ -171,7 +173,7 @@ def test_a_part_that_is_not_restored_shows(interrupted, monkeypatch, of, lose):
     kill(interrupted, of)
     real = checkpoint.restore
     monkeypatch.setattr(checkpoint, "restore", lambda c, o, saved: (lose(saved), real(c, o, saved)))
-    found = going_on(interrupted).trajectory(of, 0)
+    found = trajectory(going_on(interrupted), of, 0)
     assert {"loss", "final_weights"} <= set(differing(found, uninterrupted(interrupted, of)))
 
 
@@ -212,20 +214,13 @@ def test_a_checkpoint_of_another_run_or_build_is_refused(interrupted, monkeypatc
     change(monkeypatch, path)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=rf"{path.name}: the run cannot go on from it: {why}.*; remove it to train"):
-        going_on(interrupted).trajectory(BF16, 0)
+        trajectory(going_on(interrupted), BF16, 0)
     assert path.read_bytes() == before and not list(path.parent.glob("*.json"))
 
 
 def test_without_resume_a_run_begins_again(interrupted):
     kill(interrupted, BF16)
     kill(interrupted, BF16)
-
-
-def test_short_schedules_write_no_checkpoint(session, monkeypatch):
-    monkeypatch.setattr(checkpoint, "EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(Checkpoint, "save", lambda self, state: pytest.fail("a short run wrote a checkpoint"))
-    session.trajectory(BF16, 0)
-    assert (session.settings.records / file_name(BF16, "seed0")).exists()
 
 
 def test_quantized_weights_are_not_kept_and_it_is_said(interrupted):
@@ -236,5 +231,27 @@ def test_quantized_weights_are_not_kept_and_it_is_said(interrupted):
         "nano-deep": replace(preset, model=replace(preset.model, name="nano-deep", layers=3)),
     }
     with pytest.warns(UserWarning, match="begins again: layers.1.*weight is kept in FP8 only"):
-        interrupted.trajectory(of, 0)
+        trajectory(interrupted, of, 0)
     assert not list(interrupted.settings.records.glob("*.checkpoint"))
+
+
+def test_fresh_text_goes_on_and_is_another_for_each_seed():
+    """Windows of 128 follow each other over the borders of what is made together, and a paragraph begins every 132."""
+    fresh = long_runs.fresh()
+    steps = 2 * long_runs.BLOCK // (32 * 128)
+    batches = [fresh.batch(3, step, 32, 128) for step in range(steps)]
+    inputs, targets = (torch.cat([part.flatten() for part in parts]) for parts in zip(*batches, strict=True))
+    assert torch.equal(inputs[1:], targets[:-1])
+    assert bool((inputs[::33] >= 64).all()) and bool((inputs.view(-1, 128)[:, 1:] >= 64).any())
+    halves = inputs[: long_runs.BLOCK], inputs[long_runs.BLOCK : 2 * long_runs.BLOCK]
+    assert not torch.equal(halves[0][: len(halves[1])], halves[1])
+    assert not torch.equal(batches[0][0], fresh.batch(4, 0, 32, 128)[0])
+    assert fresh.floor == corpus.load("topics").floor and fresh.fingerprint != corpus.load("topics").fingerprint
+
+
+def test_a_long_preset_is_that_of_the_runs_on_record():
+    """The hashes of the runs behind lab/docs/evidence/gap-law.csv."""
+    made = long_runs.long_presets()["tiny-long"]
+    assert spec_hash(made.model, made.schedule, made.corpus).startswith("0713a687a7261f80")
+    assert made.model.data(made.corpus).fingerprint.startswith("079b8639554f5680")
+    assert made.model.data("topics") is corpus.load("topics")
