@@ -244,6 +244,14 @@ def test_library_does_not_grow():
     assert sum(isinstance(node, ast.stmt) for tree in trees for node in ast.walk(tree)) <= MAX_STATEMENTS
 
 
+MAX_GOLDEN = 15_000_000
+"""Bytes of the goldens with their record sets. A new set takes the place of an older one of its kind."""
+
+
+def test_goldens_do_not_grow():
+    assert sum(p.stat().st_size for p in (Path(__file__).parents[1] / "golden").rglob("*") if p.is_file()) <= MAX_GOLDEN
+
+
 def test_a_wrong_import_is_seen(tmp_path):
     """What reads imports sees those of functions, and of modules as well as of names."""
     planted = tmp_path / "planted.py"

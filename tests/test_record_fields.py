@@ -177,7 +177,7 @@ def test_command_of_a_release_check_runs_it(check):
 
 
 def test_checks_are_known_as_text_without_torch():
-    """``python benchmarks/reference.py`` writes what the files of checks declare."""
+    """``python docs/reference.py`` writes what the files of checks declare."""
     assert FILE.read_text() == as_text(declared().values())
     assert all(CHECKS[name].advice == check.advice for name, check in declared().items())
 

@@ -18,7 +18,7 @@ from fp8parity.records.schema import AnyRecord
 from fp8parity.records.storage import load_records
 from sessions import stored
 
-RECORDS = ROOT / "golden" / "records"
+RECORDS = (ROOT / "golden" / "records", ROOT / "lab" / "records")
 
 
 @cache
@@ -29,7 +29,7 @@ def references() -> tuple[Goldens, Policy]:
 
 @cache
 def records(name: str) -> list[AnyRecord]:
-    return load_records(RECORDS / f"{name}.zip")
+    return load_records(next(p for folder in RECORDS if (p := folder / f"{name}.zip").exists()))
 
 
 @cache

@@ -90,7 +90,7 @@ def test_an_eager_layer_takes_a_copy_of_its_bytes_and_unfused_casts():
 
 def of_layers(file: str, records: str) -> dict[str, float]:
     """The logarithmic errors of layers without experts, by GPU, architecture and recipe."""
-    found = held_out.errors(ROOT / "lab/benchmarks" / file, held_out.timings(ROOT / "golden/records" / records))
+    found = held_out.errors(ROOT / "lab/benchmarks" / file, held_out.timings(ROOT / "lab/records" / records))
     return {f"{records} {k}": -math.log1p(e.speed_up) for k, e in found.items() if not held_out.has_experts(k)}
 
 
