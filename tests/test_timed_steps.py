@@ -18,6 +18,7 @@ from fp8parity.records.schema import Throughput
 from fp8parity.timing import steps
 from fp8parity.training.optimizer import CompiledUpdate, MasterWeightOptimizer
 from fp8parity.workload import corpus
+from fp8parity.workload.schedule import TIMED
 from sessions import cell
 from timings import ROW, THRESHOLDS
 from torch import nn
@@ -159,3 +160,7 @@ def test_model_flops_by_hand():
     assert 0 < vectors < 400  # norms: counted as parameters, no products
     assert steps.flops_per_token(c, 32) == 6 * (matrices + vectors) + 6 * 64 * 32
     assert steps.flops_per_token(c, 64) - steps.flops_per_token(c, 32) == 6 * 64 * 32
+
+
+def test_timed_steps_have_a_constant_rate_after_warm_up():
+    assert {timed.lr_at(step) for timed in TIMED.values() for step in range(timed.warmup, 200)} == {1e-5}

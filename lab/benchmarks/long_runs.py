@@ -24,7 +24,7 @@ from fp8parity.recipes.registry import RECIPES, first_runnable
 from fp8parity.records.cell import CONTROL_RECIPE, Cell, Execution
 from fp8parity.training.variants import FAULTS, Variant, on_gradients, replica
 from fp8parity.workload.presets import presets
-from fp8parity_lab.long_runs import long_presets, trajectory
+from fp8parity_lab.long_runs import long_presets, phased, trajectory
 from torch import Tensor
 
 
@@ -54,7 +54,7 @@ def runs(args: argparse.Namespace) -> list[Run]:
 def train(args: argparse.Namespace, run: Run) -> str:
     """Train one run, and say what came of it."""
     recipe, seed, name = run
-    preset = changed((presets() | long_presets())[args.model], args.change)
+    preset = changed(phased((presets() | long_presets())[args.model]), args.change)
     runner = start(args.folder, args.device, models={args.model: preset}, resume=True)
     execution = first_runnable(RECIPES[recipe], runner.hardware.capability) or Execution.NATIVE
     cell = Cell(model=args.model, recipe=recipe, execution=execution, corpus=preset.corpus)

@@ -6,6 +6,7 @@ A run goes on before its first step, so a CUDA graph is captured after the state
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import time
 import warnings
@@ -79,11 +80,55 @@ class LongConfig(ModelConfig):
         return fresh() if corpus_name == FRESH else super().data(corpus_name)
 
 
+@dataclass(frozen=True)
+class PhasedSchedule(Schedule):
+    """A schedule with a constant rate before the decay and after it.
+
+    The peak rate stays for ``stable`` steps, and its share ``least`` for the last ``after`` steps. Raises
+    ``ValueError`` for phases that leave no step to the decay.
+    """
+
+    stable: int = 0
+    after: int = 0
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.stable or self.after) and self.decay < 1:
+            raise ValueError(
+                f"{self.steps} steps with {self.warmup} of warm-up, {self.stable} stable and "
+                f"{self.after} after the decay leave none to the decay"
+            )
+
+    @property
+    def terms(self) -> dict[str, int | float | str]:
+        """Return the fields by name, without phases that have their default: hashes are those of the core."""
+        default = {"stable": 0, "after": 0, "least": 0.0}
+        return {n: value for n, value in super().terms.items() if n not in default or value != default[n]}
+
+    @property
+    def decay(self) -> int:
+        """The number of steps of the decay."""
+        return self.steps - self.warmup - self.stable - self.after
+
+    def lr_at(self, step: int) -> float:
+        """Return the learning rate of a step in 0 .. steps - 1."""
+        if step < self.warmup:
+            return super().lr_at(step)
+        at = max(0, min(step, self.steps - self.after) - self.warmup - self.stable)
+        return self.lr * (self.least + (1 - self.least) * 0.5 * (1 + math.cos(math.pi * at / self.decay)))
+
+
 SCHEDULES = {
     "tiny-long": Schedule(20_000, rows=32, length=128, lr=1e-3, warmup=200, tail=4_000, validation_every=1_000),
     "mini-long": Schedule(10_000, rows=32, length=128, lr=4e-4, warmup=100, tail=2_000, validation_every=500),
 }
 """82 and 41 million tokens, the last fifth judged."""
+
+
+def phased(preset: Preset) -> Preset:
+    """Return a preset whose schedule may have phases (``changed`` of ``fp8parity calibrate`` sets them)."""
+    return replace(preset, schedule=PhasedSchedule(**vars(preset.schedule)))
 
 
 def long_presets() -> dict[str, Preset]:
