@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
 from fp8parity.timing import blocks, steps  # noqa: E402 - with transformers only
-from fp8parity.timing.linears import linears  # noqa: E402
 from fp8parity.workload import hf_config, hf_experts, hf_layer, hf_model, hf_tiny  # noqa: E402
 
 LAYERS = {
@@ -111,7 +109,7 @@ def test_a_layer_is_timed(config, session, eager, monkeypatch):
 
 
 def test_command_names_what_stays_in_bf16(config, monkeypatch, capsys):
-    monkeypatch.setattr(command, "_recipe", lambda args: recipes.get("te-current"))
+    monkeypatch.setattr(command, "recipe_of", lambda args: recipes.get("te-current"))
     code = cli.main(
         ["block", str(config("qwen3_next@0")), "--layer", "0", "--recipe", "te-current", "--sequence", "64"]
     )
@@ -135,25 +133,3 @@ def test_width_that_a_recipe_cannot_divide_is_named(config):
     work = layer(config, "qwen3", sequence=20)
     with pytest.raises(ValueError, match="te-mxfp8: layers.0.self_attn.q_proj sees 40 rows a microbatch, .* by 32"):
         blocks.make_block(work, recipes.get("te-mxfp8"), Execution.EMULATED, CPU)
-
-
-@pytest.mark.parametrize("recipe", ["te-current", "ao-mxfp8"])
-@pytest.mark.parametrize("text", ["qwen3@0", "qwen3_moe@0", "gpt_oss@0", "qwen3_next@0"])
-def test_each_converted_linear_of_a_layer_is_timed_alone(text, recipe, config, eager):
-    """Linears of equal sizes are one, and so are the experts of a name, with all of their rows. What stays in BF16 has no time."""
-    work = layer(config, text)
-    block = blocks.make_block(work, recipes.get(recipe), Execution.EMULATED, CPU)
-    found = linears(work, recipes.get(recipe), Execution.EMULATED, CPU)
-    names = [fqn for one in found for fqn in one.fqns]
-    experts = re.compile(r"(?<=_proj)\.\d+$")
-    assert sorted(names) == sorted(
-        {experts.sub("", m.fqn.removeprefix("layers.0.")) for m in block.converted.inventory}
-    )
-    assert len(found) < len(names) and ("mlp.experts.down_proj" in names) == (text != "qwen3@0")
-
-
-def test_split_takes_a_layer(config, monkeypatch, capsys):
-    monkeypatch.setattr(command, "_recipe", lambda args: recipes.get("te-current"))
-    code = cli.main(["split", str(config("qwen3_moe")), "--layer", "0", "--recipe", "te-current", "--sequence", "64"])
-    said = capsys.readouterr()
-    assert code == 2 and "this machine has none" in said.err and said.out.startswith("Qwen3MoeDecoderLayer; in BF16: ")

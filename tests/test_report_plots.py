@@ -1,4 +1,4 @@
-"""What a report draws: judged gaps and bands, speeds, rooflines, sizes, the time split and worth."""
+"""What a report draws: judged gaps and bands, speeds, rooflines, sizes and worth."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 import reports
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.schema import Throughput, TimeSplit, Trajectory
-from fp8parity.records.times import Category, DeviceProfile, Part, PartTime, Split
+from fp8parity.records.schema import Throughput, Trajectory
+from fp8parity.records.times import DeviceProfile, Part, PartTime
 from fp8parity.report import RENDERERS, timed, timings
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.plots import BETTER, WORSE, Trace
@@ -146,22 +146,6 @@ def steep(run: Trajectory) -> Trajectory:
     return run.model_copy(update={"loss": [5.0 - 0.01 * s + 0.001 * math.sin(s) for s in range(run.steps)]})
 
 
-def split() -> TimeSplit:
-    bf16 = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.003, Category.IDLE: 0.001})
-    recipe = Split(
-        seconds=0.008, categories={Category.GEMM: 0.003, Category.QUANTIZE: 0.002, Category.ATTENTION: 0.003}
-    )
-    return TimeSplit(
-        cell=CELL,
-        mode=Mode.COMPILED,
-        tokens=1000,
-        bf16=bf16,
-        recipe=recipe,
-        provenance=reports.provenance(),
-        session="s",
-    )
-
-
 BANDWIDTH = 3e12
 
 
@@ -173,10 +157,10 @@ def device() -> DeviceProfile:
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """A session with losses and speeds of te-current on tiny, its step, GEMMs, time split and the GPU's profile."""
+    """A session with losses and speeds of te-current on tiny, its step, GEMMs and the GPU's profile."""
     verdicts, given = reports.session(recipes=("te-current",), speeds=True)
     speeds = [v.model_copy(update={"cell": CELL}) if v.speed else v for v in verdicts]
-    records = [*given.records, timing(), split(), gemm_records.made(), device()]
+    records = [*given.records, timing(), gemm_records.made(), device()]
     return Report(speeds, {}, [], "m", Evidence(records, given.goldens, given.policy))
 
 
@@ -219,5 +203,5 @@ class TestWorth:
 
 def test_everything_reaches_the_page(report):
     page = RENDERERS[".html"](report)
-    assert [name for name in ("roofline", "gemm-shapes", "time-split") if f'id="{name}"' not in page] == []
+    assert [name for name in ("roofline", "gemm-shapes") if f'id="{name}"' not in page] == []
     assert "| te-current native | tiny | 1.310 [1.290, 1.330] |" in RENDERERS[".md"](report)

@@ -10,7 +10,6 @@ from fp8parity import recipes
 from fp8parity.judging import speed
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.timing import blocks, steps
-from fp8parity.timing.linears import linears
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
 
@@ -81,13 +80,3 @@ def test_bf16_has_the_form_of_the_recipe():
 def test_a_shape_without_a_block_is_refused(shape, words):
     with pytest.raises(ValueError, match=words):
         blocks.config_of(replace(SMALL, shape=shape))
-
-
-def test_linears_of_equal_dimensions_are_timed_once(eager):
-    found = linears(SMALL, CURRENT, Execution.EMULATED, CPU)
-    assert {(t.fqns, t.k, t.n) for t in found} == {
-        (("attention.q_proj", "attention.o_proj"), 64, 64), (("attention.k_proj", "attention.v_proj"), 64, 32),
-        (("mlp.gate_proj", "mlp.up_proj"), 64, 128), (("mlp.down_proj",), 128, 64),
-    }  # fmt: skip
-    assert all(len(t.bf16_seconds) >= 6 for t in found)
-    assert linears(SMALL, CURRENT, Execution.FUSED, CPU) == []

@@ -1,4 +1,4 @@
-"""Made-up step times of one cell and their split, for the tests of throughput."""
+"""Made-up step times of one cell, for the tests of throughput."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import reports
 from fp8parity.judging.policy import Policy, SpeedRow
 from fp8parity.records.cell import Cell, Execution, Mode
-from fp8parity.records.schema import Throughput, TimeSplit
-from fp8parity.records.times import BlockShape, Category, LinearTime, Split, Watch
+from fp8parity.records.schema import Throughput
+from fp8parity.records.times import BlockShape, Watch
 
 GPU = "NVIDIA Made Up"
 ROW = SpeedRow(band=0.05, memory_band=0.05, why="made up for the tests")
@@ -37,26 +37,3 @@ def made(ratio: float = 1.2, spread: float = 0.002, pairs: int = 11, **changes: 
 
 def calm_but(**changes: object) -> Watch:
     return CALM.model_copy(update=changes)
-
-
-def linear(fqns: tuple[str, ...], n: int, bf16: float, own: float) -> LinearTime:
-    noise = [1 + 0.001 * i for i in range(-3, 4)]
-    return LinearTime(
-        fqns=fqns, k=4096, n=n, bf16_seconds=[bf16 * x for x in noise], recipe_seconds=[own * x for x in noise]
-    )
-
-
-Q = linear(("attention.q_proj", "attention.o_proj"), 4096, 2.0e-3, 1.5e-3)
-KV = linear(("attention.k_proj", "attention.v_proj"), 1024, 0.5e-3, 0.6e-3)
-SAME = linear(("mlp.down_proj",), 4096, 1.0e-3, 1.0e-3)
-
-
-def split(*linears: LinearTime, layers: int = 1) -> TimeSplit:
-    sides = [
-        Split(seconds=s, categories={Category.GEMM: 0.8 * s, Category.QUANTIZE: q * s, Category.IDLE: 0.2 * s - q * s})
-        for s, q in ((0.0125, 0.0), (0.0102, 0.1))
-    ]
-    return TimeSplit(
-        cell=CELL, mode=Mode.COMPILED, tokens=4096, bf16=sides[0], recipe=sides[1], linears=list(linears), layers=layers,
-        provenance=HERE, session="s",
-    )  # fmt: skip

@@ -114,5 +114,7 @@ def test_missing_kernels_are_an_error(kept):
 def test_a_part_without_a_kernel_is_an_error(name, part):
     """A new version of a library may name its kernels otherwise. Six minutes of a profile would end with a time of 0."""
     unknown = [replace(launch, name="new") if launch.name == name else launch for launch in ran(ROUNDS)]
-    with pytest.raises(ValueError, match=rf"no kernel of a block is known as {part} \(fp8parity/timing/kernels.py\)"):
+    with pytest.raises(
+        ValueError, match=rf"no kernel of a block is known as {part} \(fp8parity_lab/splitting/kernels.py\)"
+    ):
         grouped(unknown, ROUNDS, 1)
