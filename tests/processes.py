@@ -24,6 +24,7 @@ from fp8parity.recipes.registry import ADAPTERS
 from fp8parity.records.check_names import CHECKS
 from fp8parity.training import provenance
 from fp8parity.workload import corpus
+from fp8parity.workload.optimizers import OPTIMIZERS
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = str(ROOT / "fixtures")
@@ -116,7 +117,7 @@ def _kept() -> Iterator[None]:
     before, hooks = dict(sys.modules), list(sys.meta_path)
     shared = (sys.prefix, FIXTURES, str(Path(os.__file__).parent))
     with ExitStack() as stack:
-        for registry in (recipes.RECIPES, ADAPTERS, CHECKS, corpus.CORPORA):
+        for registry in (recipes.RECIPES, ADAPTERS, CHECKS, corpus.CORPORA, OPTIMIZERS):
             stack.enter_context(registry.restored())
         for cache in (provenance.tree, emulation.kernel):
             cache.cache_clear()
