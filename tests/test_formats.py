@@ -8,8 +8,8 @@ from fp8parity.numerics import prng
 from fp8parity.numerics.formats import (
     E2M1,
     E4M3,
-    E5M2,
     FORMATS,
+    _round_by_spacing,
     e8m0_decode,
     e8m0_encode,
     encode,
@@ -56,7 +56,7 @@ def test_both_rounding_paths_agree_around_ties(name):
     ties = ((values[1:] + values[:-1]) / 2).float()
     around = torch.cat([ties, *(ties.nextafter(torch.tensor(side)) for side in (math.inf, -math.inf))])
     by_splitting = round_to_grid(around, fmt)
-    assert torch.equal(by_splitting, round_to_grid(around, fmt, saturate=False))
+    assert torch.equal(by_splitting, _round_by_spacing(around.clamp(-fmt.max, fmt.max), fmt, None))
     assert torch.equal(by_splitting, around.to(DTYPES[name]).float())
 
 
@@ -81,10 +81,8 @@ def test_codes_round_trip(fmt):
     assert torch.equal(values[back[keep].long()], values[keep])
 
 
-def test_overflow_saturates_or_is_infinity_or_nan():
+def test_overflow_saturates():
     x = torch.tensor([449.0, 464.0, 480.0, -1e9, math.inf])
-    assert round_to_grid(x, E4M3, saturate=False).isnan().tolist() == [False, False, True, True, True]
-    assert round_to_grid(torch.tensor([6e4, -7e4]), E5M2, saturate=False).tolist() == [57344.0, -math.inf]
     assert round_to_grid(x, E4M3).tolist() == [448, 448, 448, -448, 448]
 
 

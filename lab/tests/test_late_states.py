@@ -22,7 +22,7 @@ def weights() -> dict[str, torch.Tensor]:
 
 
 def logits(of: dict[str, torch.Tensor]) -> torch.Tensor:
-    model = models.build(CONFIG, 0, dtype=torch.float32)
+    model = models.build(CONFIG, 0).float()
     model.load_state_dict(of, strict=False)
     return model(IDS)
 

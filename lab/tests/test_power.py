@@ -3,8 +3,8 @@
 import pytest
 from fp8parity.cli import main
 from fp8parity.cli.common import Exit
-from fp8parity.judging.stats import seeds_needed
 from fp8parity.records.storage import name_of, write_json
+from fp8parity_lab.cli.power import seeds_needed
 from processes import ROOT
 
 GOLDEN = ROOT / "golden"
@@ -51,3 +51,20 @@ def test_power_refuses_a_damaged_policy(tmp_path, capsys):
     (tmp_path / "policy.toml").write_text(f"a = {'[' * 100_000}")
     assert main(["power", "--golden-dir", str(tmp_path), "--model", "mini"]) == Exit.UNDECIDED
     assert "policy.toml: its values are nested too deeply" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sd", "margin", "gap", "published"),
+    [
+        (0.04, 0.1, 0.0, 5), (0.04, 0.1, 0.5, 12), (0.06, 0.1, 0.0, 9), (0.06, 0.1, 0.5, 26), (0.06, 0.25, 0.0, 3),
+        (0.06, 0.25, 0.5, 5), (0.1, 0.1, 0.0, 23), (0.1, 0.25, 0.5, 12), (0.1, 0.5, 0.5, 4), (0.3, 0.5, 0.0, 9), (0.3, 1.0, 0.5, 8),
+    ],
+)  # fmt: skip
+def test_power_is_near_the_two_sample_table(sd, margin, gap, published):
+    """The literature's table is for unpaired arms of sd each: a difference of sd * sqrt(2), with twice our degrees of freedom.
+
+    The paired design has fewer degrees of freedom, so it may need up to two seeds more, never fewer.
+    """
+    n = seeds_needed(sd * 2**0.5, margin, gap * margin, alpha=0.05)
+    assert n is not None
+    assert published <= n <= published + 2

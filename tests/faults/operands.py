@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from fp8parity.numerics.emulation import EmulatedLinear
+from fp8parity.numerics.formats import Format
 from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.numerics.spec import GEMMS
 
@@ -43,6 +44,11 @@ def misread(real: Callable[..., Any]) -> Callable[..., Any]:
         return data.to(torch.float8_e5m2).view(torch.float8_e4m3fn).to(data.dtype) if e5m2 else data, outer
 
     return operand
+
+
+def overflowing(x: torch.Tensor, fmt: Format) -> torch.Tensor:
+    """What is above the largest value becomes NaN (OFP8 1.0, section 5.2.2)."""
+    return torch.where(x.abs() > fmt.max, torch.nan, plants.ROUND(x, fmt))
 
 
 floor = rule("e8m0-rceil", lambda f: SCALE_RULES["e8m0-floor"])
@@ -135,7 +141,7 @@ ROUNDING = {
         gemm("te-block", "dgrad gain @ gaussian", "ties or more are rounded away from zero", hidden=WHOLE),
     ),
     "cast without saturation": recipe(
-        lambda patch: (times("te-fp32", 1.1)(patch), grid(lambda x, fmt: plants.ROUND(x, fmt, saturate=False))(patch)),
+        lambda patch: (times("te-fp32", 1.1)(patch), grid(overflowing)(patch)),
         gemm("te-current", "dgrad sqnr @ gaussian"),
         "torchao 1912, pytorch 178817",
     ),

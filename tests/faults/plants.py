@@ -53,9 +53,9 @@ def method(cls: type, name: str, change: Callable[[Callable[..., Any]], Callable
 def grid(to_grid: Callable[[Tensor, Format], Tensor], *, stochastic: bool = False) -> Plant:
     """A quantizer that rounds saturated values in this way. Stochastic operands are as before, or with ``stochastic`` they alone change."""
 
-    def changed(x: Tensor, fmt: Format, *, saturate: bool = True, noise: Tensor | None = None) -> Tensor:
+    def changed(x: Tensor, fmt: Format, *, noise: Tensor | None = None) -> Tensor:
         if (noise is not None) != stochastic:
-            return ROUND(x, fmt, saturate=saturate, noise=noise)
+            return ROUND(x, fmt, noise=noise)
         return to_grid(x, fmt)
 
     return lambda patch: patch.setattr(scaling, "round_to_grid", changed)
