@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from fp8parity.judging import stats, worth
 from fp8parity.judging import stats as st
+from fp8parity.judging import worth
 from fp8parity.judging.stats import Interval
 from fp8parity.judging.table import Allowed, Place
 from fp8parity.judging.worth import Later
@@ -185,7 +185,7 @@ def test_the_interval_holds_the_truth():
         found = worth.later(POINTS, loss, gap(seen, 1.645 * 0.001))
         assert found is not None
         hits += found.low <= true * (3 - 0.0005 * POINTS.mean()) / 0.0005 <= found.high
-    low, high = stats.share_interval(hits, trials)
+    low, high = scipy.stats.binomtest(hits, trials).proportion_ci()
     assert low > 0.85 and high < 0.98, (low, high)
 
 

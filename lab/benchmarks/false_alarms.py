@@ -21,6 +21,7 @@ from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
+from scipy.stats import binomtest
 
 
 def main() -> None:
@@ -58,7 +59,7 @@ def main() -> None:
         print(f"{cell.recipe:<18} gap {stats.mean_interval(gaps, 0.025).text()} n {len(gaps)}: {' '.join(seen)}")
     total = statuses.total()
     red = total - sum(statuses[status] for status in trials.GREEN)
-    low, high = stats.share_interval(red, total)
+    low, high = binomtest(red, total).proportion_ci()
     print(f"{red} of {total} repeats are red [{low:.1%}, {high:.1%}]")
 
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import peers
 import trials
 from fp8parity.judging.references import Goldens
-from fp8parity.judging.stats import share_interval
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import AnyRecord, Measurements, NonFinite
+from scipy.stats import binomtest
 from trials import FRAMEWORK, KINDS, Trial
 
 OURS = "fp8-parity"
@@ -28,7 +28,7 @@ class Count:
         """Return for example "3 of 70 [1%, 12%]", with the 95% interval, or "-" without trials."""
         if not self.n:
             return "-"
-        low, high = share_interval(self.red, self.n)
+        low, high = binomtest(self.red, self.n).proportion_ci()
         digits = 0 if self.n < 1000 else 2
         return f"{self.red} of {self.n} [{low:.{digits}%}, {high:.{digits}%}]"
 

@@ -24,11 +24,11 @@ from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, align
 from fp8parity.judging.pair.away import robust_sd
 from fp8parity.judging.pair.options import PairOptions
 from fp8parity.judging.pair.pairing import PART, changes_of, correlate, correlation
-from fp8parity.judging.stats import share_interval
 from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.runs.run import Run
+from scipy.stats import binomtest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
@@ -144,7 +144,7 @@ def table(pairs: Sequence[Recorded]) -> list[str]:
         curves = [made[name] for made in every if name in made]
         found: list[str] = [judge([_run(a)], [_run(b)], PairOptions()).status for a, b in curves]
         right, harmful = RIGHT.get(name, "fail"), HARMFUL.get(name, "pass")
-        low, high = share_interval(found.count(harmful), len(found))
+        low, high = binomtest(found.count(harmful), len(found)).proportion_ci()
         counts = f"{right}: {found.count(right)} | {harmful}: {found.count(harmful)} [{low:.1%}, {high:.1%}]"
         lines.append(f"| {name} | {len(found)} | {counts} |")
     return lines

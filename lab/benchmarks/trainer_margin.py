@@ -21,6 +21,7 @@ from fp8parity.judging.table import Allowed
 from fp8parity.judging.tolerances import replica_prior
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import load_records
+from scipy.stats import binomtest
 
 ROOT = Path(__file__).parents[2]
 SEEDS, ALPHA, QUIET, MAX_STEPS, FLOOR, MARGIN = 3, 0.05, 1e-4, 1000, 0.0015, 0.005
@@ -69,7 +70,7 @@ def main() -> None:
     quiet, noisy = ([s for s in each if (s.noise <= QUIET) == is_quiet] for is_quiet in (True, False))
     for name, group in {f"BF16 repeats within {QUIET:.2%}": quiet, "noisier models": noisy}.items():
         inside = sum(s.place == "inside" for s in group)
-        low, high = stats.share_interval(inside, len(group))
+        low, high = binomtest(inside, len(group)).proportion_ci()
         print(f"{name}: {len(group)} sessions of {len({s.model for s in group})} models")
         print(f"  inside the margin: {inside}, so {low:.1%} to {high:.1%} of such sessions (95% interval)")
         print(f"  undecided: {sum(s.place == 'undecided' for s in group)}")

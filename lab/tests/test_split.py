@@ -176,7 +176,9 @@ def test_the_split_of_two_steps_is_as_by_hand():
         ran += [Launch("cast_transpose_x", step + 0.1, step + 0.101)]
     found = split_of(ran, 2, 0.005)
     assert found.categories == pytest.approx({Category.GEMM: 0.003, Category.QUANTIZE: 0.001, Category.IDLE: 0.001})
-    assert [found.share(c) for c in (Category.GEMM, Category.QUANTIZE, Category.IDLE)] == pytest.approx([0.6, 0.2, 0.2])
+    assert [page.share(found, c) for c in (Category.GEMM, Category.QUANTIZE, Category.IDLE)] == pytest.approx(
+        [0.6, 0.2, 0.2]
+    )
     assert (found.kernels[0].name, found.kernels[0].launches, found.launches) == ("nvjet_b", 1.0, 3)
 
 

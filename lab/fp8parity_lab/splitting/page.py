@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fp8parity.records.schema import TimeSplit
-from fp8parity.records.times import Category
+from fp8parity.records.times import Category, Split
 from fp8parity.report.blocks import (
     PLOTLY,
     Block,
@@ -44,8 +44,8 @@ INDENTED: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    ",
 def blocks_of(split: TimeSplit, timed: Sequence[Filtered] = ()) -> list[Block]:
     """Make the tables of kernels, linears, the filter, and blocks timed with it."""
     rows = [
-        (str(c), _ms(a), f"{split.bf16.share(c):.1%}", _ms(b),
-         f"{split.recipe.share(c):.1%}", f"{1e3 * (b - a):+.3f} ms")
+        (str(c), _ms(a), f"{share(split.bf16, c):.1%}", _ms(b),
+         f"{share(split.recipe, c):.1%}", f"{1e3 * (b - a):+.3f} ms")
         for c, a, b in _categories(split)
     ]  # fmt: skip
     rows.append(("step", _ms(split.bf16.seconds), "", _ms(split.recipe.seconds), "", ""))
@@ -59,6 +59,11 @@ def blocks_of(split: TimeSplit, timed: Sequence[Filtered] = ()) -> list[Block]:
         Table("Where the time goes", columns, rows, numbers=1),
         *(Paragraph(line) for line in (*alone, *(textwrap.fill(_measured(f), 78, **INDENTED) for f in timed))),
     ]
+
+
+def share(side: Split, category: Category) -> float:
+    """Return the share of a category in the time of a step, from 0 to 1."""
+    return side.categories.get(category, 0.0) / sum(side.categories.values())
 
 
 def _ms(seconds: float) -> str:
@@ -111,7 +116,7 @@ def _categories(split: TimeSplit) -> list[tuple[Category, float, float]]:
 
 def _rows(split: TimeSplit) -> list[dict[str, Any]]:
     head = (split.provenance.device, split.cell.id, split.content, str(split.mode))
-    rows = [(str(c), a, split.bf16.share(c), b, split.recipe.share(c)) for c, a, b in _categories(split)]
+    rows = [(str(c), a, share(split.bf16, c), b, share(split.recipe, c)) for c, a, b in _categories(split)]
     return [dict(zip(COLUMNS, (*head, *row), strict=True)) for row in rows]
 
 
