@@ -231,6 +231,9 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     ),
     "every second batch of the validation": (half_validated, "validation batches @ all steps", "each batch once"),
     "reported loss a thousandth low": (stepped(half_reported), "reported loss gap @ all steps", "reports another loss"),
+    "gradient of the last norm a tenth small": (
+        of_gradient("norm.weight", lambda g: g * 0.9), "parameter gradient gain @ norm.weight", GRADIENT,
+    ),
 }  # fmt: skip
 FAULTS = {
     name: Fault(
