@@ -98,6 +98,17 @@ class TestWriting:
         assert found.tables["shared"][KEY].value == (value if change else 28.5)
         assert lines == ([f"shared: {KEY}: {change}, band 0.75)"] if change else [])
 
+    @pytest.mark.parametrize(("value", "lines"), [(28.75, 0), (28.7501, 1)])
+    @pytest.mark.parametrize("execution", [EMULATED, FUSED])
+    def test_number_is_added_beyond_a_third_of_its_stand_in(self, execution, value, lines):
+        found, new = updated(numbers(KEY), [record(value, execution)], SOURCE, POLICY)
+        assert len(new) == lines == len(found.tables["shared"]) - 1
+
+    def test_number_of_a_gpu_does_not_stand_in_for_another_execution(self):
+        held = numbers(KEY._replace(metric="bias"), table="nvidia-h200")
+        _, lines = updated(held, [record(28.5, EMULATED, "bias")], SOURCE, POLICY)
+        assert lines == [f"nvidia-h200: {KEY._replace(metric='bias', execution=EMULATED)}: new, 28.5"]
+
     def test_number_of_a_gpu_has_a_table_of_its_own(self, bounds, tmp_path):
         bounds(record(-0.02, metric="bias"))
         assert load(tmp_path).tables["nvidia-h200"][KEY._replace(metric="bias")].value == -0.02
@@ -153,6 +164,12 @@ class TestLookup:
         cell, m = record(execution=asked).cell, record().values[0]
         assert (table.find(cell, "gemm", m, band, "NVIDIA H200") is not None) is is_found
         assert table.find(cell.model_copy(update={"ranks": 2}), "gemm", m, band, "NVIDIA H200") is None
+
+
+    @pytest.mark.parametrize("execution", [NATIVE, EMULATED, FUSED])
+    def test_place_of_a_stand_in_is_missing_beside_a_number_of_its_own(self, execution):
+        own = numbers(KEY, KEY._replace(execution=execution, where="b"))
+        assert own.missing(record(execution=execution, where="b"), POLICY) == ["sqnr @ a"]
 
 
 STORED = load(GOLDEN)
