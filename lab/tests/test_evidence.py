@@ -7,6 +7,7 @@ from functools import cache, partial
 import evidence
 import fault_table
 import head_to_head
+import matrix
 import pairs
 import pytest
 import simulated
@@ -76,3 +77,29 @@ def test_page_of_faults_names_every_kind_and_check():
     page = (ROOT / "lab/docs/evidence/faults.md").read_text()
     rows = [line.split(" | ")[:2] for line in fault_table.page().splitlines() if line.startswith("| ")]
     assert [row for row in rows if " | ".join(row) not in page] == []
+
+
+def test_matrix_holds_each_planned_fault_and_check():
+    """`python lab/benchmarks/matrix.py measure` adds what is missing."""
+    assert {(f.name, check) for f, check, _ in matrix.planned()} == {(r.fault, r.check) for r in matrix.table()}
+
+
+def test_page_of_the_matrix_is_that_of_its_table():
+    assert (ROOT / "lab/docs/evidence/matrix.md").read_text() == matrix.page()
+
+
+def test_matrix_row_names_what_a_fault_changes():
+    fault = next(f for f in matrix.CATALOGUE if f.name == "scale twice too large")
+    of = matrix.subject(fault)
+    assert of
+    codes, gemm = (matrix.row(fault, check, of) for check in ("codes", "gemm"))
+    assert codes and "differing scales @ dgrad_dy" in codes.rules
+    assert gemm and "fprop sqnr" in gemm.rules + gemm.numbers
+    assert matrix.row(fault, "experts", of) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [({"a": 1, "b": 1, "c": 1.5}, ("c",)), ({"a": 1, "b": 1, "c": 3}, ("a", "b"))]
+)
+def test_cover_is_the_cheapest_that_sees_every_fault(seconds, expected):
+    assert matrix.cover({"x": {"a", "c"}, "y": {"b", "c"}}, seconds) == expected
