@@ -33,7 +33,7 @@ import torch  # noqa: E402
 from faults import looks, runs  # noqa: E402
 from faults.catalogue import CATALOGUE  # noqa: E402
 from faults.fault import Fault, Kind  # noqa: E402
-from fp8parity import checks, recipes  # noqa: E402
+from fp8parity import recipes  # noqa: E402
 from fp8parity.checks import canary, gradients, places  # noqa: E402
 from fp8parity.judging import numerics  # noqa: E402
 from fp8parity.judging.references.numbers import MeasuredNumbers  # noqa: E402
@@ -43,6 +43,7 @@ from fp8parity.recipes import ConvertedModel, conversion  # noqa: E402
 from fp8parity.records import files, sets  # noqa: E402
 from fp8parity.records.cell import Cell  # noqa: E402
 from fp8parity.records.schema import Measurements  # noqa: E402
+from fp8parity.runner import numerics_check  # noqa: E402
 from fp8parity.training import loop  # noqa: E402
 from fp8parity.training.variants import Variant  # noqa: E402
 from fp8parity.workload import corpus  # noqa: E402
@@ -163,7 +164,7 @@ def users() -> list[ModuleType]:
     """Return the modules that convert models."""
     for check in CHECKS:
         if check != FIRST_STEP:
-            checks.get(check)
+            numerics_check(check)
     named = [m for name, m in sys.modules.items() if name.startswith("fp8parity.") and m is not conversion]
     return [m for m in named if getattr(m, "apply", None) in (conversion.apply, places.apply)]
 
@@ -213,7 +214,7 @@ def outside(sound: Measurements, found: Measurements) -> tuple[set[str], set[str
     """Return the numbers that rules show, and those that only the numbers of a sound run show."""
 
     def failing(verdict: Verdict) -> set[str]:
-        named = verdict.detail.failing if verdict.detail and verdict.status != "no-golden" else []
+        named = verdict.failing if verdict.status != "no-golden" else []
         return {f"{f.metric} @ {f.where}" for f in named}
 
     by_rules = failing(numerics.judge(found, stored()[1], MeasuredNumbers()))
@@ -223,7 +224,7 @@ def outside(sound: Measurements, found: Measurements) -> tuple[set[str], set[str
 def measured(check: str, of: Cell, variant: Variant | None = None) -> Measurements | None:
     """Return the numbers of a check under the name of the recipe that is measured, or None if it does not apply."""
     spec = session().spec(of)
-    if (of.recipe == "bf16" and check == "codes") or checks.get(check).skip_reason(spec):
+    if (of.recipe == "bf16" and check == "codes") or numerics_check(check).skip_reason(spec):
         return None
     if variant:
         values, notes = canary.measure(replace(spec, variant=variant))
