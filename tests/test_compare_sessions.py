@@ -109,3 +109,11 @@ def test_a_cell_that_only_one_manifest_knows_is_no_parity(sides, session, capsys
     words = f"missing: {CELL} test_gemm (no record holds it) (in {('OLD', 'NEW')[side]})"
     out = " ".join(capsys.readouterr().out.split())
     assert out.startswith("Cannot say, because one side lacks cells.") and words in out
+
+
+def test_shards_that_checked_bf16_alone_are_no_parity(sides, session, capsys):
+    bf16 = Selected(cell="bf16-nano-native", test="test_gemm", outcome="passed")
+    skipped = Selected(cell=CELL, test="test_gemm", outcome="skipped", reason="no GPU")
+    manifest.write(Path(sides[3]), session(bf16, skipped, shard=Shard(index=1, count=1, split="a" * 64)))
+    assert main(["compare", *sides]) == 2
+    assert "only the BF16 control was checked and no recipe in 1 shards" in " ".join(capsys.readouterr().out.split())

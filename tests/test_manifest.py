@@ -243,3 +243,9 @@ def test_gate_says_what_release_adds(more, tmp_path):
     assert ("--release adds 1 check: large (1 test)" in done.stdout) == daily
     assert ("test_large[te-current-emulated]" in done.stdout) == ("--release" in more)
     assert only(records).left_out == ["large"] * daily
+
+
+def test_shard_without_a_possible_recipe_is_red(project, tmp_path):
+    done = gate(project, tmp_path, "--execution", "fused", "--parity-shard", "1/1", recipes=RECIPES)
+    assert done.returncode == 1, done.stdout
+    assert "but only the BF16 control was checked and no recipe: " in done.stdout

@@ -126,12 +126,8 @@ def test_crash_stays_in_the_manifest_with_its_reason():
                 "nothing ran, so nothing was checked: z (2 tests); a first reason (1 test); -k, -m or a plugin removed 1 cell"
             ],
         ),
-        (made(ran("bf16"), skip("a"), impossible={"a"}), []),  # the options of a shard exclude it everywhere
         (made(ran("bf16"), skip("a"), elsewhere={"bf16"}), [f"{ALONE} 1 test of recipes was skipped, first no GPU"]),
-        (
-            made(ran("bf16"), skip("a"), skip("b"), impossible={"a"}),
-            [f"{ALONE} 1 test of recipes was skipped, first no GPU"],
-        ),
+        (made(ran("bf16"), skip("a"), elsewhere={"b"}), []),  # the set of all shards decides
     ],
 )
 def test_nothing_or_the_control_alone_is_a_problem(facts, words):
