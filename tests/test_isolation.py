@@ -179,7 +179,9 @@ def test_memory_is_free_before_the_lock_is(fails, tmp_path, monkeypatch):
     monkeypatch.setattr(Hardware, "current", lambda self: nullcontext())
     for module in (runner, locks):
         monkeypatch.setattr(module, "reset_state", lambda: events.append("reset"))
-    monkeypatch.setattr(runner, "numerics_check", lambda *_: SimpleNamespace(measure=measure, use=locks.SHARED))
+    monkeypatch.setattr(
+        runner, "numerics_check", lambda *_: SimpleNamespace(measure=measure, use=locks.SHARED, timed=False)
+    )
     made = Runner(Settings(tmp_path), HERE, "s", presets())
     cell = Cell(model="tiny", recipe="te-current", execution=Execution.EMULATED)
     with pytest.raises(RuntimeError, match="out of memory") if fails else nullcontext() as kept:

@@ -265,7 +265,7 @@ PAIRS = [
     ("printed", series(BF16), SECOND, "", 2, "--run N"),
     ("printed", series(BF16), SECOND, "--run 1", 0, "run 1 of 2 is taken"),
     ("printed", series(BF16), SECOND, "--run 2", 2, "FP8 ends at step 70"),
-    ("NeMo-RL", series(BF16), series([x * 1.01 for x in FP8]), "", 1, "the loss is higher"),
+    ("NeMo-RL", series(BF16), series([x * 1.01 for x in FP8]), "", 1, "outside the margin"),
     ("Megatron, srun -l", series(BF16), series(FP8[:50]), "", 1, "not finite at step 51"),
 ]
 

@@ -166,7 +166,7 @@ def test_a_set_keeps_them_apart_and_whole(tmp_path):
 def test_a_block_is_held_to_the_golden_of_blocks(tmp_path):
     [first] = pooling.store(tmp_path, made(1.5, block=SHAPE), POLICY)
     pooling.store(tmp_path, made(1.2), POLICY)
-    assert first.startswith(f"{GPU}, base block: + te-current native: ")
+    assert first.startswith(f"{GPU}, base block: new, ")
     stored = store.load(tmp_path, SpeedGolden)
     assert set(stored) == {(GPU, "base", "training-step"), (GPU, "base", "block")}
     [found] = evaluate([made(1.5, block=SHAPE), made(1.2)], Goldens(throughput=stored), POLICY)

@@ -94,6 +94,7 @@ def test_a_bias_that_rises_is_named_with_the_one_before(at):
     rising[at] = rising[at - 1] + 0.0003
     found = held(rising)
     assert found.status == "fail"
-    [(place, text)] = [line for line in found.lines if "by more than" in line[1]]
-    assert place == f"fprop bias @ {LENGTHS[at]}"
-    assert text.startswith(f"{rising[at]:.6g} is above {rising[at - 1]:.6g} at {LENGTHS[at - 1]} by more than 0.0002 (")
+    [(place, text)] = [line for line in found.lines if "rises by" in line[1]]
+    assert place == f"fprop bias trend @ {LENGTHS[at]}"
+    ends = f"from {rising[at - 1]:.6g} at {LENGTHS[at - 1]} to {rising[at]:.6g}"
+    assert text.startswith(f"rises by 0.0003, at most 0.0002 ({ends}: ")

@@ -1,4 +1,4 @@
-"""The tables of gaps: by length of a run, and of the record sets that pages show."""
+"""The table of gaps by length: what was planted in long runs is found."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from documents import ROOT
 from fp8parity.judging import stats
 from fp8parity.judging.stats import Floats
 from fp8parity.records.schema import Trajectory
-from fp8parity.workload.presets import presets
+from fp8parity_lab.long_runs import SCHEDULES
 
-STEPS = presets()["tiny-long"].schedule.steps
+STEPS = SCHEDULES["tiny-long"].steps
 FLOOR, LOSS = 3.3, 3.333
 """The excess is 1% of the loss."""
 
