@@ -5,7 +5,11 @@ import tomllib
 from pathlib import Path
 
 import fp8parity
+import pytest
 from fp8parity import cli
+from processes import ROOT
+from test_shipped import installed as installed
+from test_shipped import without_suites
 
 LAB = Path(__file__).parents[1]
 
@@ -33,3 +37,10 @@ def test_lab_uses_the_public_surface_only():
 def test_core_names_all_commands_of_the_lab():
     points = tomllib.loads((LAB / "pyproject.toml").read_text())["project"]["entry-points"][cli.ADDED]
     assert set(points) == set(cli.LAB) == set(cli.added())
+
+
+@pytest.mark.slow
+def test_reading_records_needs_no_torch_and_no_pytest(installed, tmp_path):
+    micro, blocks = (str(ROOT / f"golden/records/{name}.zip") for name in ("micro-xeon", "h100-blocks"))
+    commands = [["history", "add", "one", micro], ["history", "page", "public"], ["power"], ["split", "--from", blocks]]
+    assert without_suites(installed, tmp_path, commands) == ("0 0 0 0", [])
