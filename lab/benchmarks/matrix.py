@@ -37,11 +37,13 @@ from fp8parity import recipes  # noqa: E402
 from fp8parity.checks import canary, gradients, places  # noqa: E402
 from fp8parity.judging import numerics  # noqa: E402
 from fp8parity.judging.references.numbers import MeasuredNumbers  # noqa: E402
+from fp8parity.judging.references.tables import csv_text  # noqa: E402
 from fp8parity.judging.verdict import Verdict  # noqa: E402
 from fp8parity.numerics import emulation  # noqa: E402
 from fp8parity.recipes import ConvertedModel, conversion  # noqa: E402
 from fp8parity.records import files, sets  # noqa: E402
 from fp8parity.records.cell import Cell  # noqa: E402
+from fp8parity.records.check_names import info_of  # noqa: E402
 from fp8parity.records.schema import Measurements  # noqa: E402
 from fp8parity.runner import numerics_check  # noqa: E402
 from fp8parity.training import loop  # noqa: E402
@@ -64,12 +66,31 @@ PLACED = places.apply
 """It calls that of the training loop."""
 LIVE = (looks.Numerics, looks.Canary, runs.FirstGradients)
 """Looks whose plant changes code that runs. Those of others change records."""
-MODELS = {"places": "micro", "experts": "tiny-moe"}
+MODELS = {"places": "micro", "experts": "tiny-moe", "loss parity": "tiny"}
 """The smallest model with the places of a fault, by the check that is known to see it. Otherwise ``nano``."""
 
 
 HEAD = ("check", "s, CPU", "s, H100", "faults", "sees", "by a number only", "alone", "first")
-RECOMMENDED: dict[str, tuple[str, str]] = {}
+WHY = {
+    "gemm": "cheapest on an H100, and alone with faults of noise, blocks and slices of one GEMM",
+    "codes": "as cheap, and alone with codes that no SQNR shows: it compares bits",
+    "canary": "alone with faults of the model, the optimizer, the loss and the data, in BF16 and in a recipe",
+    "places": "alone with faults of one linear or one microbatch",
+    "state": "alone with what an evaluation changes, and first with histories and caches",
+    "checkpoint": "alone with what a checkpoint drops or rounds, in 11 s of an H100",
+    "defaults": "alone with a recipe that a package changed behind its name; no seconds",
+    "dispatch": "a fall-back by the names of kernels (tests/test_kernels.py); 6 s",
+    "modes": "30% of the seconds, and it saw a race of Inductor's kernels at `mini` in every gate (findings.md)",
+    "layers": "sees nothing alone: it explains a red `gradients`",
+    "gradients": "sees nothing alone, and costs 19 s: the SNR of gradients is the number that papers and reports compare",
+    "accumulation": "sees nothing alone: `gemm` sees a short accumulator, by its rules or its numbers",
+    "twins": "alone with options of a step (recompute, cached weights), but 4.5 minutes of an H100",
+    "experts": "`places` sees three of its four faults; the fourth has a place in its own model only",
+    "attention": "ten cases; its findings are of versions of a package (findings.md)",
+    "large": "an offset beyond 2^31 (tests/test_device_checks.py) changes with a version of a package",
+    "autotune": "each configuration of each kernel (tests/test_inductor.py) changes with torch or torchao",
+}
+"""Why a check is one of the daily gate or of a release (``Check.release``), by hand from the tables of the page."""
 PAGE = """# Which check sees which fault
 
 `python lab/benchmarks/matrix.py measure` fills [matrix.csv](matrix.csv), and `python lab/benchmarks/matrix.py page \
@@ -95,18 +116,26 @@ The cheapest set of checks that sees every fault that any check sees: by seconds
 {daily_gpu}. `first step` costs nothing, because the loss gate trains it. No fault needs {unneeded}.
 
 {recommended}
+Faults that no CPU can show are planted in tests of their own: of `modes` (a batch, a learning rate or a scale that \
+was captured, quantizers that compilation drops) in tests/test_modes.py, of `autotune` in tests/test_inductor.py, of \
+`dispatch` in tests/test_kernels.py, of `attention` in tests/test_attention.py, of `large` and of a leak after an \
+exception (`state`) in tests/test_device_checks.py, of options of a vendor (`twins`) in tests/test_twins.py and \
+tests/test_te_switches.py, of `experts` in tests/test_experts.py, of `--parity-stress` in tests/test_stress.py, of \
+`defaults` in tests/faults/gemms.py.
+
 ## Faults that one check sees
 
 {alone}
 ## Numbers
 
-The number of faults that move a metric; in parentheses of those that leave it inside its rule.
+{held} faults break no rule of any check: only measured numbers show them ({of}). The table has the number of faults \
+that change a metric; in parentheses of those that leave it inside its rule.
 
 {numbers}
 ## The matrix
 
-R: outside a rule. n: outside the band of a measured number only. -: no number moved. Empty: it did not run, or its \
-model has no such place.
+R: outside a rule. n: outside the band of a measured number only. -: every number is inside. Empty: it did not run, or \
+its model has no such place; a change of the parts of a run has one in `canary` and in the loss only.
 
 {marks}"""
 
@@ -154,9 +183,12 @@ def subject(fault: Fault) -> Cell | None:
     found = [f.look for f in fault.seen if isinstance(f.look, LIVE)]
     if fault.kind == Kind.GATE or not found or "defaults" in (checked := [k.check for k in found]):
         return None
-    model = next((MODELS[check] for check in checked if check in MODELS), getattr(found[0], "model", "nano"))
+    model = next((MODELS[check] for check in checked if check in MODELS), None)
+    if model is None:
+        own = getattr(found[0], "model", "nano")
+        model = "nano" if own == "tiny" else own
     recipe = found[0].recipe
-    return cell(recipe, "native" if recipe == "bf16" else "emulated", "nano" if model == "tiny" else model)
+    return cell(recipe, "native" if recipe == "bf16" else "emulated", model)
 
 
 @cache
@@ -167,6 +199,10 @@ def users() -> list[ModuleType]:
             numerics_check(check)
     named = [m for name, m in sys.modules.items() if name.startswith("fp8parity.") and m is not conversion]
     return [m for m in named if getattr(m, "apply", None) in (conversion.apply, places.apply)]
+
+
+def tier(check: str) -> str:
+    return "release" if info_of(check).release else "daily"
 
 
 def spread(patch: pytest.MonkeyPatch) -> None:
@@ -188,7 +224,7 @@ def spread(patch: pytest.MonkeyPatch) -> None:
 
 
 def trained(name: str, recipe: str, variant: Variant | None) -> runs.Trajectory:
-    preset = presets()["pico" if name == "nano" else "micro"]
+    preset = presets()["pico" if name == "nano" else name]
     schedule = replace(preset.schedule, steps=1, tail=1, validation_rows=4)
     of = cell(recipe, "native" if recipe == "bf16" else "emulated")
     return loop.train(
@@ -317,19 +353,21 @@ def table() -> list[Row]:
 
 
 def fill() -> None:
-    """Measure the rows that are missing. A check that does not apply has a row without seconds."""
+    """Measure the rows that are missing, and sort all. A check that does not apply has a row without seconds."""
     torch.set_num_threads(1)
-    done = {(r.fault, r.check) for r in table()}
-    new = not TABLE.exists()
+    rows = {(r.fault, r.check): r for r in table()}
     with TABLE.open("a", newline="") as file:
         write = csv.writer(file, lineterminator="\n")
-        if new:
+        if not rows:
             write.writerow(f.name for f in fields(Row))
         for fault, check, of in planned():
-            if (fault.name, check) not in done:
+            if (fault.name, check) not in rows:
                 found = row(fault, check, of) or Row(fault.name, str(fault.kind), of.id, known(fault), check)
+                rows[fault.name, check] = found
                 write.writerow(astuple(found))
-                file.flush()
+                file.flush()  # a run that is killed goes on from here
+    kept = [astuple(rows[fault.name, check]) for fault, check, _ in planned()]
+    files.write(TABLE, csv_text([f.name for f in fields(Row)], kept))
 
 
 def cover(red: Mapping[str, set[str]], seconds: Mapping[str, float]) -> tuple[str, ...]:
@@ -370,21 +408,25 @@ def page() -> str:
     gpu = {FIRST_STEP: 0.0} | on_a_gpu()
     daily = [cover(red, {c: price[c] for c in CHECKS}) for price in (seconds | {FIRST_STEP: 0.0}, gpu)]
     alone = {c: [fault for fault, seen in red.items() if seen == {c}] for c in CHECKS}
+    ruled = {r.fault for r in rows if r.rules}
+    held = Counter(r.check for r in rows if r.numbers and r.fault not in ruled)
     first = Counter(min(seen, key=seconds.__getitem__) for seen in red.values())
     return PAGE.format(
         faults=len(everything),
         pairs=len(rows),
         minutes=sum(float(r.seconds) for r in rows) / 60,
         checks=markdown(HEAD, (_of_check(c, rows, seconds[c], gpu[c], len(alone[c]), first[c]) for c in CHECKS)),
-        unseen="; ".join(everything.keys() - red.keys()) or "none",
+        unseen="; ".join(sorted(everything.keys() - red.keys())) or "none",
         daily=named(daily[0]),
         daily_gpu=named(daily[1]),
-        unneeded=named(sorted(set(CHECKS) - set(daily[0]) - set(daily[1]))),
-        recommended=markdown(("check", "run", "because"), ((f"`{c}`", *why) for c, why in RECOMMENDED.items())),
+        unneeded=named(sorted({*CHECKS} - {FIRST_STEP, *daily[0], *daily[1]})),
+        recommended=markdown(("check", "run", "because"), ((f"`{c}`", tier(c), why) for c, why in WHY.items())),
         alone=markdown(("check", "faults"), ((f"`{c}`", "; ".join(of)) for c, of in alone.items() if of)),
+        held=len(everything.keys() - ruled),
+        of=", ".join(f"`{c}` {n}" for c, n in held.most_common()),
         numbers=markdown(
-            ("check", "metrics that a fault moved", "measured metrics that none moved"),
-            ((f"`{c}`", *_moved(c, rows)) for c in CHECKS if c != FIRST_STEP),
+            ("check", "metrics that faults change", "measured metrics that none changes"),
+            ((f"`{c}`", *_changed(c, rows)) for c in CHECKS if c != FIRST_STEP),
         ),
         marks=markdown(
             ("fault", "cell", *CHECKS),
@@ -411,8 +453,8 @@ def _mark(fault: str, check: str, rows: Sequence[Row]) -> str:
     return "" if found is None else "R" if found.rules else "n" if found.numbers else "-"
 
 
-def _moved(check: str, rows: Sequence[Row]) -> tuple[str, str]:
-    """Return the metrics that faults moved, and the measured ones that none moved."""
+def _changed(check: str, rows: Sequence[Row]) -> tuple[str, str]:
+    """Return the metrics that faults change, and the measured ones that none does."""
     mine = [r for r in rows if r.check == check]
     by_rules, by_numbers = (
         Counter(n.partition(" @ ")[0] for r in mine for n in getattr(r, of).split("; ") if n)
