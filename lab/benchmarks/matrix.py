@@ -82,7 +82,7 @@ WHY = {
     "dispatch": "a fall-back by the names of kernels (tests/test_kernels.py); 6 s",
     "modes": "30% of the seconds, and it saw a race of Inductor's kernels at `mini` in every gate (findings.md)",
     "layers": "sees nothing alone: it explains a red `gradients`",
-    "gradients": "sees nothing alone, and costs 19 s: the SNR of gradients is the number that papers and reports compare",
+    "gradients": "sees nothing alone, and costs 19 s: papers and reports compare the SNR of gradients",
     "accumulation": "sees nothing alone: `gemm` sees a short accumulator, by its rules or its numbers",
     "twins": "alone with options of a step (recompute, cached weights), but 4.5 minutes of an H100",
     "experts": "`places` sees three of its four faults; the fourth has a place in its own model only",
