@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from curves import run
-from fp8parity.cli import main
 from fp8parity.judging.pair import PairOptions, PairVerdict, judge
 from fp8parity.runs.run import INCOMPLETE, Run
 
@@ -178,13 +177,9 @@ def with_hole(pair: Pair) -> Pair:
 TURNED = "FP8's loss left BF16's at step {} and did not come back: +"
 CASES = [
     (from_step(66, 7.5), {}, 1, TURNED.format(67)),
-    (from_step(66, 7.5), {"margin": 0.02}, 1, TURNED.format(67)),
-    (from_step(20, 9.5), {}, 1, TURNED.format(21)),
-    (from_step(109, 9.5), {}, 1, TURNED.format(110)),
     (from_step(1, 11.0), {}, 2, "FP8's loss is not BF16's from step 2 on: it diverged, or weights or batches differ"),
     (swapped, {}, 2, "BF16's own loss rose at step 67 and did not come back"),
     (with_loss(lambda x: np.where(abs(np.arange(110) - 72) < 3, 3 * x, x)), {}, 0, "from step 71 to 75 and comes back"),
-    (with_loss(lambda x: np.where(abs(np.arange(110) - 92) < 3, 3 * x, x)), {}, 0, "from step 91 to 95 and comes back"),
     (
         with_loss(lambda x: np.where(np.arange(110) < 30, 1.1 * x, x)),
         {},
@@ -194,10 +189,7 @@ CASES = [
     (with_loss(lambda x: np.where(np.arange(110) < 108, x, 1.01 * x)), {}, 2, "from step 109 on, too near the end"),
     (norm_third, {}, 1, "FP8's gradient norm is 0.35x BF16's from step 1 on"),
     (flat, {}, 2, "BF16 learned too little to judge a recipe: its loss fell from 10.4"),
-    (flat, {"min_drop": 0.0}, 0, "consistent with parity"),
-    (aborted, {}, 1, "FP8's loss is not finite at step 91"),
     (aborted, {"until": 90}, 1, "FP8's loss is not finite at step 91"),
-    (stopped, {}, 2, "FP8 ends at step 90, and the other run goes on to 110"),
     (stopped, {"until": 90}, 2, "FP8 ends at step 90, and the other run goes on to 110"),
     (with_hole, {}, 2, "FP8 has no loss at 30 points that BF16 has, from step 41 on"),
     (with_hole, {"incomplete": True}, 0, "30 points are missing in FP8's log"),
@@ -217,13 +209,3 @@ def test_run_without_its_last_line_may_be_one_point_shorter():
     shorter = kept(fp8, np.arange(110) < 109)
     cut = shorter.model_copy(update={"notes": [f"1 {INCOMPLETE}"]})
     assert [verdict((bf16, run)).code for run in (shorter, cut)] == [2, 0]
-
-
-def test_files_once_misjudged_have_their_verdict(tmp_path):
-    """Printed lines: FP8's norm is a third of BF16's, or BF16 learned nothing."""
-    for change, code in ((lambda pair: pair, 0), (norm_third, 1), (flat, 2)):
-        files = [tmp_path / f"{side}.log" for side in ("bf16", "fp8")]
-        for file, made in zip(files, change(sound(SHORT)), strict=True):
-            rows = zip(made.points, made.loss, made.grad_norm, strict=True)
-            file.write_text("".join(f"step {s} loss {x:.5f} grad_norm {g:.3f}\n" for s, x, g in rows))
-        assert main(["verdict", *map(str, files)]) == code

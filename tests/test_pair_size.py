@@ -41,6 +41,12 @@ def test_digits_must_show_half_the_margin(losses, decimals, margin, shown, statu
     assert size.judge_digits(pairs((fine, fine)))[0].status == "pass"
 
 
+def test_losses_that_were_bf16_are_coarse():
+    first, second = ([round(x * 128, 0) / 128 for x in losses] for losses in (noisy(), noisy(seed=1)))
+    [found] = size.judge_digits(pairs(both(first, second)))
+    assert found.text.startswith("multiples of 1/128 (losses that were BF16)") and smallest_gap(found.text) > 0
+
+
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_interval_has_the_noise_of_curves_and_of_equal_runs(count):
     """Welch and Satterthwaite for one pair; several pairs are pooled with that."""
@@ -101,14 +107,11 @@ NORMS = [
     ([1.0] * 40 + [9.0] * 40 + [1.1] * 320, "1.000 in the first tenth, 1.100 in the tail, 99% below 1.100", None),
     ([1.0625] * 80 + [1.0] * 320, "1.062 in the first tenth, 1.000 in the tail, 99% below 1.000; away from 1", None),
     ([1.0] * 320 + [1.0, math.inf] * 40, "1.000 in the tail", None),
-    ([math.nan] * 40 + [1.0] * 360, "1.000 in the first tenth", None),
     ([1.2] * 400, "1.200 in the tail", None),
     ([1.0] * 300 + [1.3] * 100, "1.3x BF16's from step 301 on", "fail"),
-    ([0.35] * 400, "0.35x BF16's from step 1 on", "fail"),
     ([0.7] * 400, "0.7x BF16's from step 1 on", "fail"),
     ([1.0] * 395 + [0.35] * 5, "0.35x BF16's from step 396 on", "fail"),
     ([1.0] * 399 + [0.35], "falls by -65.000% from step 400 on, too near the end to judge", "inconclusive"),
-    ([1.0] * 399 + [3.0], "rises by +200.000% from step 400 on", "inconclusive"),
     ([0.0] * 400, "0x BF16's from step 1 on", "fail"),
     ([1.0] * 200 + [0.0] + [1.0] * 199, "FP8's gradient norm is 0 at step 201", "inconclusive"),
     ([1.0] * 100 + [3.0] * 81 + [1.0] * 219, "outside 25% at 81 of 400 points", "inconclusive"),
@@ -163,9 +166,7 @@ REFUSED = [
     ({}, {"axis": "samples"}, "the first counts steps, the second samples"),
     ({}, {"points": list(range(10, 410, 10))}, "the first is logged every 1 steps, the second every 10 steps"),
     ({"points": list(range(100, 140))}, {}, "they share no point with a finite loss"),
-    ({"points": list(range(1, 81, 2))}, {"points": list(range(2, 82, 2))}, "they share no point with a finite loss"),
     ({"loss": [0.0] * 40}, {"loss": [0.0] * 40}, "they share no point with a finite loss that is not 0"),
-    ({"loss": [2.0] * 39 + [-0.1]}, {}, "a loss is not positive"),
     ({}, {"loss": [2.0] * 39 + [-1.0]}, "a loss is not positive"),
 ]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from curves import HF, curve
-from fp8parity import cli, runs
+from fp8parity import runs
 from log_writers import (
     WRITERS,
     Curve,
@@ -80,13 +80,6 @@ def test_real_files_of_the_trainer_are_read():
     broken = runs.read(HF / "nan" / "trainer_state.json")
     assert broken.not_finite == list(range(60, 201, 10))
     assert broken.loss[:5] == tens.loss[:5]
-
-
-def test_folder_of_an_imported_run_is_read(tmp_path):
-    log = megatron(tmp_path / "run", curve(steps=30))
-    assert cli.main(["import", str(log), "--out", str(tmp_path / "out")]) == 0
-    (tmp_path / "out" / "notes.json").write_text("{}")
-    assert runs.read(tmp_path / "out") == runs.read(log)
 
 
 def test_printed_lines_without_a_step_may_hide_a_nan(tmp_path):

@@ -182,7 +182,7 @@ OPTIONS = [
 def test_option_that_does_not_decide_is_refused(options, case, says, tmp_path, capsys):
     path = tmp_path / "a.jsonl"
     path.write_text(FORMATS["JSON lines"][1](case(30, 3).rows))
-    assert main(["verdict", str(path), str(path), *options.split()]) == 2
+    assert main(["import", str(path), *options.split()]) == 2
     assert says in capsys.readouterr().err
 
 
@@ -195,7 +195,6 @@ def test_rank_that_changes_at_a_restart_is_joined_if_told(tmp_path):
 MEGATRON = "WARNING:megatron.core.rerun_state_machine:Unexpected result nan on rank 3 at iteration 51 (found NaN)\n"
 MESSAGES = {
     MEGATRON: 51,
-    "[rank3]: RuntimeError: found NaN in local grad norm for bucket 0 in backward pass\n": 51,
     "Loss is nan, stopping training\n": 51,
     "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.\n": 51,
     "no NaN found in 50 steps; loss is nan: False\n": None,
@@ -204,7 +203,7 @@ MESSAGES = {
 
 
 @pytest.mark.parametrize(("message", "place"), MESSAGES.items())
-@pytest.mark.parametrize("format", ["Megatron, srun -l", "NeMo-RL", "CSV", "JSON lines"])
+@pytest.mark.parametrize("format", ["Megatron, srun -l", "CSV", "JSON lines"])
 def test_message_of_a_nan_is_a_point_after_the_last(format, message, place, tmp_path):
     name, write = FORMATS[format]
     (tmp_path / name).write_text(write(series(A[:50])) + message)
@@ -230,7 +229,6 @@ REFUSED = {
     "INFO - layers.0.fc1_x_underflows% iteration={:06d} value={:.5f}\n": "no loss; its keys are iteration, value",
     '{{"step": {}, "value": {}}}\n': "no loss; its keys are step, value",
     "step {} avg_loss {}\n": "'avg_loss' may be a mean over many steps",
-    "step {} running_loss {}\n": "'running_loss' may be a mean over many steps",
 }
 
 
@@ -255,26 +253,19 @@ def pods(*losses: list[float]) -> list[Row]:
     return [row for i in range(0, 120, 2) for part in parts for row in part[i : i + 2]]
 
 
-SECOND = [*series(FP8), *series([x * 1.01 for x in FP8[:70]])]
 PODS, SRUN = "kubectl logs --prefix", "Megatron, srun -l"
 PAIRS = [
-    (SRUN, changes_rank(BF16), changes_rank(LATE), "", 1, "left BF16"),
-    (SRUN, changes_rank(BF16), changes_rank(LATE), "--rank any --restarts replace", 1, "120 points, steps 1 to 120"),
-    (PODS, pods(BF16, BF16), pods([*FP8[:70], *[NAN] * 50], FP8), "", 1, "not finite at step 71 (50 in all)"),
-    (PODS, pods(BF16, BF16), pods([*FP8[:70], *[NAN] * 50], FP8), "--rank worker-1", 1, "not finite at step 71"),
-    ("printed", series(BF16), SECOND, "", 2, "--run N"),
-    ("printed", series(BF16), SECOND, "--run 1", 0, "run 1 of 2 is taken"),
-    ("printed", series(BF16), SECOND, "--run 2", 2, "FP8 ends at step 70"),
-    ("NeMo-RL", series(BF16), series([x * 1.01 for x in FP8]), "", 1, "outside the margin"),
-    ("Megatron, srun -l", series(BF16), series(FP8[:50]), "", 1, "not finite at step 51"),
+    (SRUN, changes_rank(BF16), changes_rank(LATE), "left BF16"),
+    (PODS, pods(BF16, BF16), pods([*FP8[:70], *[NAN] * 50], FP8), "not finite at step 71 (50 in all)"),
+    (SRUN, series(BF16), series(FP8[:50]), "not finite at step 51"),
 ]
 
 
-@pytest.mark.parametrize(("format", "bf16", "fp8", "options", "code", "says"), PAIRS)
-def test_pair_with_a_second_series_is_not_accepted(format, bf16, fp8, options, code, says, tmp_path, capsys):
+@pytest.mark.parametrize(("format", "bf16", "fp8", "says"), PAIRS)
+def test_pair_with_a_second_series_is_not_accepted(format, bf16, fp8, says, tmp_path, capsys):
     """The last one aborts at a NaN that is only in a message."""
     _, write = FORMATS[format]
     (tmp_path / "bf16").write_text(write(bf16))
     (tmp_path / "fp8").write_text(write(fp8) + (MEGATRON if len(fp8) == 50 else ""))
-    assert main(["verdict", str(tmp_path / "bf16"), str(tmp_path / "fp8"), *options.split()]) == code
+    assert main(["verdict", str(tmp_path / "bf16"), str(tmp_path / "fp8")]) == 1
     assert says in "".join(capsys.readouterr())
