@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,16 +12,12 @@ import projects
 import pytest
 from fp8parity.cli import main
 from fp8parity.judging import policy, references
-from fp8parity.records import files
 from inputs import COMMANDS
 from processes import run
 from sessions import DAY, GOLDEN
 
-DEEP = "[" * 100_000
 RUN = "records/bf16-nano-native-topics-seed0.json"
-TIMES = "records/te-current-base-native-topics-training-step.json"
-CHECK = "records/te-current-tiny-emulated-topics-gemm.json"
-POLICY, KNOWN = (f"golden/{name}.toml" for name in ("policy", "known_failures"))
+POLICY, KNOWN = "golden/policy.toml", "golden/known_failures.toml"
 NUMBERS = "golden/numerics/shared.csv"
 
 
@@ -45,36 +40,6 @@ def refused(project, capsys) -> Callable[..., str]:
     return run
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_refuses_nested_files(project, refused, command):
-    before = (project / RUN).read_text()
-    (project / RUN).write_text(DEEP)
-    with zipfile.ZipFile(project / "set.zip", "w") as archive:
-        archive.writestr(Path(RUN).name, DEEP)
-    assert f"{Path(RUN).name}: its values are nested too deeply" in refused(*COMMANDS[command])
-    (project / RUN).write_text(before)
-    for name in (POLICY, KNOWN) if command not in ("merge", "plan") else ():
-        text = (project / name).read_text()
-        (project / name).write_text(f"a = {DEEP}")
-        assert f"{name}: its values are nested too deeply" in refused(*COMMANDS[command])
-        (project / name).write_text(text)
-
-
-FIELDS = [
-    (RUN, {"seed": 2**64}, "key trajectory.seed"),
-    (CHECK, {"values": [{"metric": "sqnr", "where": "x", "value": "much"}]}, "key measurements.values.0.value"),
-    (TIMES, {"bf16_seconds": [0.4] * 10}, "key throughput: bf16_seconds holds 10 values, and recipe_seconds 11"),
-    (TIMES, {"peak_flops": 0}, "key throughput.peak_flops"),
-]
-
-
-@pytest.mark.parametrize(("name", "fields", "words"), FIELDS)
-def test_wrong_field_is_named(project, refused, name, fields, words):
-    data = json.loads((project / name).read_text())
-    (project / name).write_bytes(inputs.sealed({**data, **fields}))
-    assert f"{name}: {words}" in refused()
-
-
 def test_run_that_diverged_is_no_bad_input(project):
     path = project / "records/te-current-nano-emulated-topics-seed0.json"
     ended = {"step": 1, "where": "loss"}
@@ -93,7 +58,7 @@ def test_half_a_character_is_refused(project, refused):
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "missing", "no text"])
-@pytest.mark.parametrize("name", [RUN, POLICY, NUMBERS])
+@pytest.mark.parametrize("name", [RUN, NUMBERS])
 def test_only_regular_files_of_text_are_read(project, refused, name, kind):
     path = project / name
     path.unlink()
@@ -113,7 +78,7 @@ def test_only_regular_files_of_text_are_read(project, refused, name, kind):
 
 TABLES = [
     (POLICY, "loss = 3", "'loss' is not a table of rows"),
-    (POLICY, f"a = {'9' * 5000}", "Exceeds the limit"),
+    (POLICY, f"a = {'[' * 100_000}", "its values are nested too deeply"),
     (KNOWN, "[known]\na = 1", "'known' is not a table of rows"),
     (NUMBERS, 'check,"metric', ":1: not a table of comma-separated values"),
     ("golden/numerics/sources.csv", "source\n", ":1: expected the columns"),
@@ -127,28 +92,19 @@ def test_wrong_table_is_named(project, refused, name, text, words):
     assert line.startswith(name) and words in line
 
 
-def test_documents_state_the_limits():
-    text = (Path(__file__).parents[1] / "docs" / "ci.md").read_text()
-    mebibytes = [limit // 2**20 for limit in (files.FILE_LIMIT, files.ZIP_LIMIT)]
-    assert "at most {} MiB a file or an unpacked member, {} MiB a `.zip` file".format(*mebibytes) in text
-    assert f"and {files.MEMBERS_LIMIT:,} members" in text
-
-
 @pytest.fixture
 def gate_project(tmp_path):
     return projects.make(tmp_path)
 
 
 DAMAGED = [
-    ("policy.toml", "loss = 3", "golden/policy.toml: 'loss' is not a table of rows"),
-    ("loss/nano-topics.json", "{}", "golden/loss/nano-topics.json: no checksum"),
+    ("policy.toml", "loss = 3", "golden/policy.toml: 'loss' is not a table of rows", ("-n", "2")),
+    ("loss/nano-topics.json", "{}", "golden/loss/nano-topics.json: no checksum", ()),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "text", "words", "workers"), [*((*row, ()) for row in DAMAGED), (*DAMAGED[0], ("-n", "2"))]
-)
+@pytest.mark.parametrize(("name", "text", "words", "workers"), DAMAGED)
 def test_a_damaged_reference_is_wrong_usage(gate_project, name, text, words, workers):
     path = gate_project / "golden" / name
     path.parent.mkdir(exist_ok=True)

@@ -99,10 +99,8 @@ def test_golden_folder_is_held_if_it_exists(tmp_path):
         (Use(), Use(), False),
         (Use(), ALONE, True),
         (ALONE, Use(), True),
-        (ALONE, ALONE, True),
         (Use(58), Use(10), False),
         (Use(64), Use(20), True),
-        (Use(20), Use(64), True),
         (Use(100), Use(), True),
     ],
 )

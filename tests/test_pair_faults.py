@@ -146,16 +146,6 @@ def flat(pair: Pair) -> Pair:
     return changed(pair[0], loss=10.4 * noise), changed(pair[1], loss=fp8 * noise)
 
 
-def aborted(pair: Pair) -> Pair:
-    """FP8 stops at step 91, whose loss is only in a message."""
-    fp8 = kept(pair[1], np.arange(110) < 91)
-    return pair[0], changed(fp8, loss=[*fp8.loss[:90], math.nan], not_finite=[91])
-
-
-def norm_third(pair: Pair) -> Pair:
-    return pair[0], changed(pair[1], grad_norm=0.35 * np.array(pair[1].grad_norm))
-
-
 def from_step(at: int, loss: float) -> Callable[[Pair], Pair]:
     noise = 1 + np.random.default_rng(at).normal(0, 0.01, 110)
     return with_loss(lambda x: np.where(np.arange(110) < at, x, loss * noise))
@@ -187,9 +177,7 @@ CASES = [
         "the gap is outside 2% at 30 of 110 points",
     ),
     (with_loss(lambda x: np.where(np.arange(110) < 108, x, 1.01 * x)), {}, 2, "from step 109 on, too near the end"),
-    (norm_third, {}, 1, "FP8's gradient norm is 0.35x BF16's from step 1 on"),
     (flat, {}, 2, "BF16 learned too little to judge a recipe: its loss fell from 10.4"),
-    (aborted, {"until": 90}, 1, "FP8's loss is not finite at step 91"),
     (stopped, {"until": 90}, 2, "FP8 ends at step 90, and the other run goes on to 110"),
     (with_hole, {}, 2, "FP8 has no loss at 30 points that BF16 has, from step 41 on"),
     (with_hole, {"incomplete": True}, 0, "30 points are missing in FP8's log"),

@@ -29,13 +29,7 @@ from fp8parity.records.times import (
     TimeSplit,
     Watch,
 )
-from fp8parity.report.commands import command
-from fp8parity.report.evidence import Evidence
-from fp8parity.runner import declared
-from processes import ROOT
 from pydantic import TypeAdapter, ValidationError
-from sessions import cell
-from verdicts import verdict as made
 
 LARGEST = 2**63 - 1
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
@@ -139,6 +133,8 @@ def test_names_of_cells():
     assert (CELL.control.id, CELL.control.label, CELL.control.is_control) == ("bf16-tiny-native", "bf16", True)
     two = CELL.model_copy(update={"ranks": 2})
     assert (two.id, two.label, two.is_control) == ("te-current-tiny-native-x2", "te-current native x2", False)
+    assert (two.control.id, two.control.label) == ("bf16-tiny-native-x2", "bf16 x2")
+    assert Cell.model_validate_json(CELL.model_dump_json(exclude={"ranks"})) == CELL, "an older record"
 
 
 def test_shard_exists_and_cast_has_times_or_a_reason():
@@ -147,49 +143,8 @@ def test_shard_exists_and_cast_has_times_or_a_reason():
         Shard(index=4, count=3)
 
 
-def of(ranks: int, recipe: str = "te-current", execution: str = "native", model: str = "tiny") -> Cell:
-    return cell(recipe, execution, model).model_copy(update={"ranks": ranks})
-
-
-def test_ids_name_the_ranks_and_a_control_has_as_many():
-    assert [of(n).id for n in (1, 2)] == ["te-current-tiny-native", "te-current-tiny-native-x2"]
-    assert (of(2).label, of(2).control.id, of(2).control.label) == (
-        "te-current native x2",
-        "bf16-tiny-native-x2",
-        "bf16 x2",
-    )
-    assert (
-        Cell.model_validate_json(cell("bf16", "native").model_dump_json(exclude={"ranks"})).ranks == 1
-    )  # an older record
-
-
-def test_command_of_a_cell_names_its_suite_and_its_ranks():
-    said = [command([made("pass", cell=of(n), check="sharded")], Evidence()) for n in (1, 2)]
-    assert said == [
-        f"pytest suites/distributed --recipe te-current --model tiny --execution native{k}" for k in ("", " -k x2")
-    ]
-
-
-@pytest.mark.parametrize("check", ["twins", "suites/numerics/test_twins"])
-def test_command_of_a_release_check_runs_it(check):
-    said = command([made("fail", check="layers"), made("error", check=check)], Evidence())
-    assert said == "pytest suites/numerics --recipe te-current --model tiny --execution native --release"
-
-
-def test_checks_are_known_as_text_without_torch():
-    """``python docs/reference.py`` writes what the files of checks declare."""
-    assert FILE.read_text() == as_text(declared().values())
-    assert all(CHECKS[name].advice == check.advice for name, check in declared().items())
-
-
-def test_each_check_has_a_test_in_its_suite():
-    """Else --release, shards and commands would not find it."""
-    tests = {
-        (f"suites/{path.parent.name}", function.name): ast.unparse(function)
-        for path in (ROOT / "suites").rglob("test_*.py")
-        for function in ast.parse(path.read_text()).body
-        if isinstance(function, ast.FunctionDef)
-    }
-    own = {key: found[1] for key, code in tests.items() if (found := re.search(r"numerics\('([^']+)'", code))}
-    assert own == {(check.suite, check.function): check.name for check in declared().values()}
-    assert tests.keys() == {(info.suite, info.function) for info in CHECKS.values()}
+@pytest.mark.parametrize("name", [info.name for info in CHECKS.values() if info.module])
+def test_each_check_has_the_name_of_its_entry(name):
+    check = checks.get(name)
+    assert (check.name, check.suite, check.ranked) == (name, CHECKS[name].suite, CHECKS[name].ranked)
+    assert (check.suite == "suites/distributed") == check.ranked

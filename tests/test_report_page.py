@@ -90,11 +90,7 @@ class TestPage:
 
     def test_status_is_never_color_alone(self, page):
         assert len(re.findall("✓ pass", "".join(page.texts["td"]))) == 6 + 6 + 6  # matrix, gaps, speeds
-        for attrs in page.of("span"):
-            if "t-bad" in (attrs.get("class") or ""):
-                break
-        else:
-            pytest.fail("no failing status on the page")
+        assert any("t-bad" in (attrs.get("class") or "") for attrs in page.of("span"))
 
     def test_green_cells_are_folded_and_red_ones_open(self, page, faulty):
         """Outside of <details> stand the messages and the cells that are red, and no other cell."""
@@ -123,18 +119,12 @@ def hostile() -> Report:
     return made
 
 
-class TestHostileText:
-    def test_it_stays_text_in_html(self, hostile):
-        text = RENDERERS[".html"](hostile)
-        page = Page(text)
-        assert "<script>alert" not in text
-        assert len(page.of("script")) == 2 + len(reports.plots(hostile))
-        assert text.count("</style>") == 1
-
-    def test_it_stays_text_in_markdown(self, hostile):
-        outside_code = re.sub("(?m:^    .*$)|(?s:```.*?```)", "", RENDERERS[".md"](hostile))
-        assert "<script>alert" not in outside_code
-        assert "&lt;script>alert(1)" in outside_code  # without its "<" it opens nothing
+def test_hostile_text_stays_text_on_the_page(hostile):
+    text = RENDERERS[".html"](hostile)
+    page = Page(text)
+    assert "<script>alert" not in text
+    assert len(page.of("script")) == 2 + len(reports.plots(hostile))
+    assert text.count("</style>") == 1
 
 
 ESCAPE = re.compile(r"\x1b\[[\d;]*m")
@@ -213,9 +203,9 @@ def compared(trajectory, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("new", "first"), [({"recipe": 0.02}, "recipe worse"), ({"recipe": -0.02}, "recipe better"), ({}, "unchanged")]
+    ("new", "first", "width"),
+    [({"recipe": 0.02}, "recipe worse", 80), ({"recipe": -0.02}, "recipe better", 120), ({}, "unchanged", 190)],
 )
-@pytest.mark.parametrize("width", [80, 120, 190])
 def test_a_comparison_fits(compared, new, first, width):
     found = compared(**new)
     text = comparison.text(found, Screen(width, attached=True))

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from curves import FORMATS, Table, curve, lines, table, verdict_on
+from curves import FORMATS, Table, curve, table
 from fp8parity import runs
 from fp8parity.cli import main
-from fp8parity.judging.pair import PairVerdict
 from fp8parity.records.storage import write_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,11 +111,6 @@ def test_any_text_is_a_run_or_one_line(words, name, tmp_path_factory):
 Row = dict[str, Any]
 
 
-@pytest.fixture(params=FORMATS[1::2])
-def verdict(request, tmp_path) -> Callable[[Table, Table], PairVerdict]:
-    return partial(verdict_on, request.param, tmp_path, restarts="replace")
-
-
 def restarted(made: Table, again: Callable[[Row], Row] = lambda row: row, first: int = 300, last: int = 350) -> Table:
     """A run that crashed after step ``last`` and went on from step ``first``. ``again`` changes the repeated rows."""
     steps = [row["step"] for row in made]
@@ -130,33 +123,21 @@ def lost(row: Row) -> Row:
     return row | ({"loss": None, "grad_norm": None} if 310 <= row["step"] < 320 else {})
 
 
-def lost_norm(row: Row) -> Row:
-    return row | ({"grad_norm": None} if 310 <= row["step"] < 320 else {})
-
-
-FIRST_LOST = [lost(row) if i < 350 else row for i, row in enumerate(restarted(table(1)))]
-RESTARTS = {
-    "a NaN of FP8's second process": (table(), restarted(table(1), lost), "fail", "FP8's loss is empty at step 310"),
-    "one of BF16's": (restarted(table(), lost), table(1), "inconclusive", "BF16's loss is empty at step 310"),
-    "a NaN of the first process": (table(), FIRST_LOST, "fail", "FP8's loss is empty at step 310"),
-    "a norm of the second process": (table(), restarted(table(1), lost_norm), "fail", "FP8's gradient norm is empty"),
-    "the first norm": (table(), restarted(table(1), lambda r: lost_norm(r) if r["step"] == 300 else r), "pass", ""),
-}
-
-
-@pytest.mark.parametrize(("bf16", "fp8", "status", "says"), RESTARTS.values(), ids=RESTARTS)
-def test_nan_of_any_process_of_a_restarted_run_counts(bf16, fp8, status, says, verdict):
-    v = verdict(bf16, fp8)
-    assert v.status == status and says in v.headline
-    assert "points logged again after a restart" in lines(v, "holes") and ("empty" in v.headline) == bool(says)
-
-
 def losses_alone(row: Row) -> Row:
     return {"step": row["step"], "loss": row["loss"]}
 
 
+LOST = [*range(310, 320)]
 READ: dict[str, tuple[Table, dict[str, object]]] = {
-    "lost, then logged": ([*restarted(table(1), lost), *table(1)], {"empty": [*range(310, 320)], "replaced": 441}),
+    "lost, then logged": ([*restarted(table(1), lost), *table(1)], {"empty": LOST, "replaced": 441}),
+    "lost by the first process": (
+        [lost(row) if i < 350 else row for i, row in enumerate(restarted(table(1)))],
+        {"empty": LOST, "replaced": 41},
+    ),
+    "norms lost by the second process": (
+        restarted(table(1), lambda row: row | ({"grad_norm": None} if 310 <= row["step"] < 320 else {})),
+        {"empty": [], "norm_empty": LOST, "replaced": 51},
+    ),
     "losses alone": (
         restarted([losses_alone(r) for r in table(1)], lambda row: row | {"loss": None}),
         {"missing": 51, "empty": [*range(300, 351)], "replaced": 51},

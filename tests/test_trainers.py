@@ -87,18 +87,13 @@ def judged(project):
 
 
 @pytest.mark.slow
-def test_sound_recipe_passes_beside_its_control(judged):
+def test_sound_recipe_passes_and_each_fault_is_named(judged):
     for recipe in ("bf16", "te-current"):
         line = next(text for text in judged.stdout.splitlines() if f" {recipe} " in text and "bigram" in text)
         assert line.startswith("pass"), judged.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FAULTS)
-def test_fault_of_a_program_is_named(judged, name):
-    status, words = FAULTS[name]
-    assert f"{name}-bigram-native: loss parity {status}: " in judged.stdout
-    assert words in judged.stdout
+    for name, (status, words) in FAULTS.items():
+        assert f"{name}-bigram-native: loss parity {status}: " in judged.stdout, name
+        assert words in judged.stdout
 
 
 @pytest.mark.slow
@@ -125,10 +120,8 @@ def test_set_of_a_program_is_judged_and_compared_later(project, judged, tmp_path
     shutil.copytree(project, tmp_path / "new", symlinks=True, ignore=shutil.ignore_patterns(".parity"))
     script = tmp_path / "new" / "train.py"
     script.write_text(script.read_text().replace("lr = a.lr", "lr = 0.3 * a.lr"))  # of both arms
-    kept = ("--recipe", "bf16", "--recipe", "te-current")
     edited = "no package did: your code did (uncommitted changes in train.py)"
-    drifted = gate(tmp_path / "new", *kept).stdout
-    assert "drift" in drifted and f"BF16 changed and {edited}" in drifted and "the framework changed" not in drifted
+    assert f"BF16 changed and {edited}" in gate(tmp_path / "new", "--recipe", "bf16").stdout
     done = run("fp8parity", "compare", ".parity", str(tmp_path / "new" / ".parity"), cwd=project)
     assert done.returncode == 1 and "bf16-bigram-native" in done.stdout and edited in done.stdout, done.stdout
 
@@ -145,18 +138,9 @@ def test_program_that_does_not_repeat_itself_is_not_taken_for_fp8(tmp_path):
 
 @pytest.mark.slow
 def test_golden_of_a_program_that_ignores_its_seed_is_refused(tmp_path):
-    project = make(tmp_path, command=["{python}", "train.py", "--seed=0", "--steps={steps}", "--out={out}"])
-    done = gate(project, "--golden-update")
-    assert done.returncode == 4 and "all seeds would be one run" in done.stdout + done.stderr
-    project = make(_fresh(tmp_path), command=[*COMMAND, "--seed=0"])
+    project = make(tmp_path, command=[*COMMAND, "--seed=0"])
     done = gate(project, "--golden-update")
     assert done.returncode == 1 and "seeds 0 and 1 have the same losses" in done.stdout
-
-
-def _fresh(folder: Path) -> Path:
-    made = folder / "again"
-    made.mkdir()
-    return made
 
 
 @pytest.mark.parametrize(
@@ -229,9 +213,7 @@ def test_printed_losses_are_those_of_a_log(tmp_path):
     ("added", "words"),
     [
         (["--print", "--fault=crash"], "exit status 3 after 10 of 100 steps"),
-        (["--print", "--fault=early"], "stopped early: its log holds 30 of 100 steps"),
         (["--steps=0", "--print"], "its log cannot be read"),
-        (["--help"], "its log cannot be read"),
     ],
 )
 def test_faulty_output_is_no_log(tmp_path, added, words):
