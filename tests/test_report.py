@@ -104,34 +104,26 @@ class TestLargeReports:
         assert "This page shows" not in RENDERERS[".json"](large)
 
 
-class TestCommands:
-    @pytest.mark.parametrize(
-        ("recipe", "execution", "corpus", "more"),
-        [
-            ("bf16", "native", "topics", ""),
-            ("te-block", "fused", "topics", " --execution fused"),
-            ("r", "emulated", "text:a b", " --execution emulated --corpus 'text:a b'"),
-        ],
-    )
-    def test_a_command_selects_the_cell(self, recipe, execution, corpus, more):
-        cell = Cell(model="tiny", recipe=recipe, execution=execution, corpus=corpus)
-        found = command([verdict("pass", cell=cell, check="loss parity")], Evidence())
-        assert found == f"pytest suites/convergence --recipe {recipe} --model tiny{more}"
+OWN = Evidence(options=["--parity-model-factory", "mine:make", "--parity-recipe", "x", "--parity-golden-dir", "a b"])
 
-    @pytest.mark.parametrize(
-        ("check", "ranks", "words"),
-        [
-            ("sharded", 1, "suites/distributed --recipe r --model tiny --execution native"),
-            ("sharded", 2, "suites/distributed --recipe r --model tiny --execution native -k x2"),
-            ("a plugin's", 1, "--recipe r --model tiny --execution native"),
-        ],
-    )
-    def test_it_runs_the_suite_of_the_check(self, check, ranks, words):
-        """The tests of a plugin's check may be anywhere in the user's folder."""
-        cell = Cell(model="tiny", recipe="r", execution=Execution.NATIVE, ranks=ranks)
-        assert command([verdict("pass", cell=cell, check=check)], Evidence()) == f"pytest {words}"
 
-    def test_it_names_the_own_models_and_goldens_of_the_sessions(self):
-        options = ["--parity-model-factory", "mine:make", "--parity-recipe", "x", "--parity-golden-dir", "a b"]
-        found = command([verdict("pass", check="gemm")], Evidence(options=[*options, *options]))
-        assert found.endswith("--execution native --parity-model-factory mine:make --parity-golden-dir 'a b'")
+@pytest.mark.parametrize(
+    ("check", "fields", "evidence", "words"),
+    [
+        ("loss parity", {"recipe": "bf16"}, Evidence(), "suites/convergence --recipe bf16 --model tiny"),
+        ("loss parity", {"corpus": "text:a b"}, Evidence(), "suites/convergence {} --corpus 'text:a b'"),
+        ("sharded", {}, Evidence(), "suites/distributed {}"),
+        ("sharded", {"ranks": 2}, Evidence(), "suites/distributed {} -k x2"),
+        ("gemm", {}, OWN, "suites/numerics {} --parity-model-factory mine:make --parity-golden-dir 'a b'"),
+        ("a plugin's", {}, Evidence(), "{}"),  # whose test may be anywhere in the user's folder
+    ],
+)
+def test_command_repeats_a_verdict(check, fields, evidence, words):
+    made = Cell(**{"model": "tiny", "recipe": "te-block", "execution": Execution.FUSED} | fields)
+    found = command([verdict("pass", cell=made, check=check)], evidence)
+    assert found == f"pytest {words.format('--recipe te-block --model tiny --execution fused')}"
+
+
+def test_command_begins_with_the_settings_of_the_runs():
+    verdicts, given = reports.session(recipes=("te-current",))
+    assert command([verdicts[-1]], given).startswith("NVTE_X='1 2' pytest suites/")

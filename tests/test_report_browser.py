@@ -168,14 +168,3 @@ def test_the_keyboard_reaches_what_the_mouse_does(visit):
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert axis(page, "paired-1", "xaxis.range") == [120, 159]
-
-
-def test_copy_puts_the_command_on_the_clipboard(visit):
-    page = visit(permissions=["clipboard-read", "clipboard-write"])
-    page.locator("summary", has_text="green cells").click()
-    page.locator("details [data-copy]").first.click()
-    until(page, "document.getElementById('said').textContent === 'Copied'")
-    assert (
-        page.evaluate("navigator.clipboard.readText()")
-        == "NVTE_X='1 2' pytest suites/convergence suites/numerics --recipe bf16 --model tiny"
-    )
