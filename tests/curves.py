@@ -34,19 +34,9 @@ def curve(seed: int = 0, steps: int = STEPS, chaos: int = 0, decay_from: float =
     return Curve(loss.tolist(), np.random.default_rng(seed + 1).uniform(0.9, 1.1, steps).tolist(), rates)
 
 
-def run_of(made: Curve, path: Path, write: Callable[[Path, Curve], Path] = automodel) -> Run:
-    return runs.read(write(path, made))
-
-
-def judged(
-    folder: Path, bf16: Curve, fp8: Curve, options: PairOptions | None = None,
-    write: Callable[[Path, Curve], Path] = automodel, repeats: Sequence[Run] = (),
-) -> PairVerdict:  # fmt: skip
-    """Write both curves into a fresh part of the folder, read and judge them."""
-    place = folder / f"pair{len(list(folder.iterdir()))}"
-    place.mkdir()
-    pair = [run_of(bf16, place / "bf16", write)], [run_of(fp8, place / "fp8", write)]
-    return judge(*pair, options or PairOptions(), repeats)
+def run_of(made: Curve, path: Path) -> Run:
+    """The curve as AutoModel writes it, read."""
+    return runs.read(automodel(path, made))
 
 
 def lines(v: PairVerdict, name: str) -> str:
@@ -124,8 +114,6 @@ def as_state(path: Path, made: Table) -> Path:
 FORMATS = (as_csv, as_lines, as_list, as_state)
 
 
-def verdict_on(
-    write: Callable[[Path, Table], Path], folder: Path, bf16: Table, fp8: Table, restarts: str | None = None
-) -> PairVerdict:
-    a, b = (runs.read(write(folder / name, made), restarts=restarts) for name, made in (("a", bf16), ("b", fp8)))
+def verdict_on(write: Callable[[Path, Table], Path], folder: Path, bf16: Table, fp8: Table) -> PairVerdict:
+    a, b = (runs.read(write(folder / name, made)) for name, made in (("a", bf16), ("b", fp8)))
     return judge([a], [b], PairOptions(unfiltered=True))

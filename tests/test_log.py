@@ -43,6 +43,7 @@ def test_tensorboard_shows_verdicts_and_losses(faulty, run, tmp_path):
         "0.0",
         "1.0",
     ]
+    assert 0.0078 < float(found["te-current-mini-native/loss parity/gap"][0][2]) < 0.0084
     values = {v.tag: v.metadata for event in EventFileLoader(str(file)).Load() for v in event.summary.value}
     assert values["accepted"].summary_description.startswith("Refuse: te-current on mini fails")
     assert "* versions: torch 2.11.0, torchao 0.18.0" in values["accepted"].summary_description
@@ -90,12 +91,6 @@ def test_gate_logs_and_refuses_an_unknown_tracker(tmp_path):
     gate = gates.of(tmp_path)
     done = gate("--parity-log", "tensorbord")
     assert (done.returncode, "did you mean tensorboard?" in done.stderr) == (4, True)
-    done = gate("--parity-log", "tensorboard", te_block="fail")
-    assert done.returncode == 1, done.stdout
-    [file] = (tmp_path / ".parity" / "tensorboard").rglob(EVENTS)
-    found = _scalars(file.parent)
-    assert found["te-block-tiny-emulated/loss parity/green"][0][2] == "0.0"
-    assert found["te-mxfp8-tiny-emulated/loss parity/gap"][0][2] == "0.0081"
     done = gate("--parity-log", "mine", te_block="fail", more=TRACKER)
     assert done.returncode == 1, done.stdout
     assert (tmp_path / ".parity" / "mine.txt").read_text().startswith("Refuse: ")

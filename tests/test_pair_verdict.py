@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from curves import HF, STEPS, curve, judged, lines, near, noisy, run, run_of
+from curves import HF, STEPS, curve, lines, near, noisy, run, run_of
 from fp8parity import runs
 from fp8parity.judging.pair import PairOptions, PairVerdict, judge
 from fp8parity.records.schema import Trajectory
@@ -21,12 +20,6 @@ from hypothesis import strategies as st
 from log_writers import curve_of
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture
-def verdict(tmp_path):
-    """Judges a BF16 curve and an FP8 curve that were written as AutoModel does."""
-    return partial(judged, tmp_path)
 
 
 def plain(
@@ -43,8 +36,9 @@ def test_gap_at_the_margin_gives_the_status(gap, code):
     assert v.gap is not None and v.gap.mean == pytest.approx(gap, abs=1e-4)
 
 
-def test_sound_pair_answers_every_question(verdict):
-    v = verdict(curve(), curve(chaos=1), PairOptions(recipe="te-block"))
+def test_sound_pair_answers_every_question(tmp_path):
+    pair = [run_of(curve(), tmp_path / "bf16")], [run_of(curve(chaos=1), tmp_path / "fp8")]
+    v = judge(*pair, PairOptions(recipe="te-block"))
     assert v.headline.startswith("consistent with parity, on one pair; noise between seeds assumed 0.06%")
     names = ["read", "read", "pair", "grain", "holes", "tail gap", "shape", "gradient norm", "equal loss"]
     assert [n for n, _ in v.lines] == names
@@ -54,8 +48,8 @@ def test_sound_pair_answers_every_question(verdict):
 
 
 @pytest.mark.parametrize("gap", [0.0, 0.05])
-def test_other_batches_are_inconclusive_whatever_the_gap(gap, verdict):
-    v = verdict(curve(), curve(seed=5).with_gap(gap))
+def test_other_batches_are_inconclusive_whatever_the_gap(gap):
+    v = judge([run(noisy())], [run(near(gap, seed=5), "fp8")], PairOptions())
     assert (v.status, v.code) == ("inconclusive", 2) and "other batches" in lines(v, "pair")
 
 

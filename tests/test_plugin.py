@@ -6,8 +6,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,12 +15,10 @@ from fp8parity import cli
 from fp8parity.judging import references
 from fp8parity.records import manifest
 from narrowed import load_trajectory
-from processes import environment, started
+from processes import started
 from projects import CONVERGENCE, commit, record_golden, start
 
 pytestmark = pytest.mark.slow
-
-CODE = "import sys; from fp8parity.cli import main; code = main(['judge', '.parity']); assert 'torch' not in sys.modules; sys.exit(code)"
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +36,8 @@ def project(with_golden: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_gate_from_golden_to_report(project, tmp_path_factory):
-    """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume, judging without torch, damaged goldens."""
+def test_gate_from_golden_to_report(project):
+    """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume."""
     stored = references.load(project / "golden").loss["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
@@ -62,18 +58,6 @@ def test_gate_from_golden_to_report(project, tmp_path_factory):
     again = start(project, *arguments, "--parity-resume")
     assert again.returncode == 0
     assert {p: p.stat().st_mtime_ns for p in before} == before
-
-    variables = environment(tmp_path_factory.mktemp("bin"))
-    judged = subprocess.run([sys.executable, "-c", CODE], cwd=project, env=variables, capture_output=True, text=True)
-    assert judged.returncode == 0, judged.stderr
-    assert "my-rowwise" in judged.stdout
-
-    # An edited golden is refused by name.
-    path = project / "golden" / "loss" / "nano-topics.json"
-    path.write_text(path.read_text().replace('"seed": 1', '"seed": 7'))
-    broken = start(project, "--recipe", "bf16", "--parity-resume")
-    assert broken.returncode == 4
-    assert "nano-topics.json" in broken.stderr and "checksum" in broken.stderr
 
 
 def test_killed_session_keeps_its_records_and_is_incomplete(project, capsys, monkeypatch):
