@@ -37,7 +37,7 @@ def project(with_golden: Path, tmp_path: Path) -> Path:
 
 
 def test_gate_from_golden_to_report(project):
-    """Golden, two recipes (one of the plugin's) under xdist, table, reports, resume."""
+    """Golden, two recipes (one of the plugin's) under xdist, table and reports."""
     stored = references.load(project / "golden").loss["nano", "topics"]
     assert [s.seed for s in stored.seeds] == [0, 1, 2]
     assert stored.gradients
@@ -51,13 +51,7 @@ def test_gate_from_golden_to_report(project):
 
     [made] = manifest.load([project / ".parity"])
     assert made.workers == 2 and {s.worker for s in made.selected if s.outcome == "passed"} == {"gw0", "gw1"}
-
-    # Two workers share a control: it was trained once.
-    before = {p: p.stat().st_mtime_ns for p in (project / ".parity").glob("*-seed*.json")}
-    assert len(before) == 6
-    again = start(project, *arguments, "--parity-resume")
-    assert again.returncode == 0
-    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert len(list((project / ".parity").glob("*-seed*.json"))) == 6, "two workers share a control"
 
 
 def test_killed_session_keeps_its_records_and_is_incomplete(project, capsys, monkeypatch):

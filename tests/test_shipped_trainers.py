@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from fp8parity.cli import main
 from fp8parity.trainers import spec
-from processes import run
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples" / "trainers"
@@ -21,15 +21,15 @@ def test_every_example_names_its_trainers():
 
 
 @pytest.mark.parametrize("records", sorted(EXAMPLES.glob("*/records-*.zip")), ids=lambda p: f"{p.parent.name}-{p.stem}")
-def test_committed_gate_is_green_and_on_the_page(records, tmp_path):
+def test_committed_gate_is_green_and_on_the_page(records, tmp_path, capsys):
     report = tmp_path / "verdicts.json"
     words = ["judge", str(records), "--golden-dir", str(records.parent / "golden"), "--report", str(report)]
-    done = run("fp8parity", *words)
-    assert done.returncode == 0 and re.search(r"Accept: all [34] checks are green\.", done.stdout)
+    code, out = main(words), capsys.readouterr().out
+    assert code == 0 and re.search(r"Accept: all [34] checks are green\.", out)
     blamed = {v["detail"]["blame"] for v in json.loads(report.read_text())["verdicts"]}
     assert blamed == {"no change beyond the margin"}  # what a trainer does not log is no fault of its recipe
     page = (ROOT / "docs/trainers.md").read_text()
-    rows = [line for line in done.stdout.splitlines() if line.startswith("pass") and " bf16 " not in line]
+    rows = [line for line in out.splitlines() if line.startswith("pass") and " bf16 " not in line]
     assert len(rows) >= 2
     for row in rows:
         assert " ".join(row.split()[1:4]) in page, row
@@ -53,10 +53,10 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("place", PLANTED)
-def test_committed_faults_inside_a_framework_are_named(place):
+def test_committed_faults_inside_a_framework_are_named(place, capsys):
     path = EXAMPLES / place
-    done = run("fp8parity", "judge", str(path), "--golden-dir", str(path.parent / "golden"))
-    lines = [line for line in done.stdout.splitlines() if ": loss parity fail: " in line]
-    assert done.returncode == 1 and len(lines) == len(PLANTED[place])
+    assert main(["judge", str(path), "--golden-dir", str(path.parent / "golden")]) == 1
+    lines = [line for line in capsys.readouterr().out.splitlines() if ": loss parity fail: " in line]
+    assert len(lines) == len(PLANTED[place])
     for name, words in PLANTED[place].items():
         assert any(line.startswith(f"{name}-") and words in line for line in lines), name
