@@ -158,9 +158,9 @@ def test_golden_of_a_program_that_ignores_its_seed_is_refused(tmp_path):
     ],
 )
 def test_wrong_trainer_is_one_sentence(tmp_path, keys, words):
-    project = make(tmp_path, **keys)
+    write(tmp_path, **keys)
     with pytest.raises(ValueError, match=r"trainers.toml: \[trainer.bigram\]") as caught:
-        spec.load(project / "trainers.toml")
+        spec.load(tmp_path / "trainers.toml")
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -188,7 +188,8 @@ def test_packages_are_those_that_an_import_takes(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("keys", "slots"), [({}, hardware.SLOTS), ({"memory": 4}, 4)])
 def test_memory_lets_runs_share_a_gpu(tmp_path, keys, slots):
-    (trainer,) = spec.load(make(tmp_path, **keys) / "trainers.toml")
+    write(tmp_path, **keys)
+    (trainer,) = spec.load(tmp_path / "trainers.toml")
     runner = Runner(Settings(tmp_path), hardware.Hardware("cpu", "cpu", None), "session", {trainer.name: trainer})
     held = runner._training(trainer.cells[0], 0, None)
     assert held.use.slots(hardware.GPU("H100", 80e9)) == slots
