@@ -11,7 +11,7 @@ import inputs
 import projects
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging.verdict import Gap, LossDetail, NumericsDetail, Verdict
+from fp8parity.judging.verdict import Gap, LossDetail, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import ci, escape
@@ -164,7 +164,7 @@ GAP = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")
     [
         (LossDetail(margin=0.005, seeds=[0], odd_start="gradient norm 0.96x"), "first step", "gradient norm 0.96x"),
         (LossDetail(margin=0.005, seeds=[0], gap=GAP), "low", "-inf"),
-        (NumericsDetail(unmeasured=["no A", "no B"]), "rules only", "no A; no B"),
+        (LossDetail(margin=0.005, seeds=[0], unmeasured=["no A", "no B"]), "rules only", "no A; no B"),
     ],
 )
 def test_a_detail_is_a_property(detail, name, value):
@@ -174,7 +174,7 @@ def test_a_detail_is_a_property(detail, name, value):
 
 def test_a_summary_that_is_too_long_is_cut_to_its_head(tmp_path):
     path = tmp_path / "s.md"
-    ci.summarize("# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
+    ci.summarize(lambda: "# T\n\nsentence\n" + "x" * ci.SUMMARY_LIMIT, {"GITHUB_STEP_SUMMARY": str(path)})
     assert path.read_text() == "# T\n\nsentence\n\nThe whole report is too long for a summary; see the job's files.\n"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from enum import StrEnum
 from math import inf, nan
 
@@ -12,7 +10,7 @@ import pytest
 import reports
 import timings
 from fp8parity.records.cell import Cell, Execution, Mode, Strict
-from fp8parity.records.check_names import CHECKS, FILE, as_text
+from fp8parity.records.check_names import CHECKS
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
 from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.provenance import Provenance
