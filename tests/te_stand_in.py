@@ -102,6 +102,7 @@ class StandIn:
 @dataclass
 class Float8CurrentScaling:
     fp8_dpa: bool = False
+    backward_override: str | None = None
     fp8_format = SimpleNamespace(name="HYBRID")
     fp8_quant_fwd_inp = SimpleNamespace(power_2_scale=False)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fp8parity.numerics import emulation, prng
-from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
+from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear, kernel, microbatch, recompute_contexts
 from fp8parity.numerics.operands import sqnr, uneven
 from fp8parity.numerics.scaling import gemm_tiles, quantize, tile
 from fp8parity.numerics.spec import Operand
@@ -129,17 +129,7 @@ def test_weights_of_a_delayed_layer_survive_a_checkpoint():
     assert torch.equal(delayed(other, "w").amax_history, delayed(layer, "w").amax_history)
 
 
-def test_fp32_scales_of_fine_tiles_run_in_fp32(eager):
-    """``e4m3 1x128 te-block-fp32`` is compiled above, and takes the same way."""
-    op = Operand("e4m3", (1, 32), "te-fp32")
-    data, _, _ = prepare(inputs(), op)
-    assert data.dtype is torch.float32
-    assert torch.equal(data, quantize(inputs(), op).dequantize())
-
-
-SIZES = st.sampled_from([16, 32, 48, 112, 128, 144, 160, 240, 256, 272])
-
-ODD = st.sampled_from([1, 15, 17, 31, 33, 127, 129])
+SIZES = st.sampled_from([1, 15, 16, 31, 48, 127, 128, 129, 144, 272])
 """Sizes around tiles of 32 and of 128, and sizes that no kernel takes: the emulation pads its tiles."""
 SPECS = {
     r.linear: r.name for r in RECIPES.values() if r.linear.quantized and not any(op.stochastic for _, op in r.linear)
@@ -185,14 +175,6 @@ def worst_error(recipe: str, m: int, k: int, n: int, seed: int) -> dict[str, flo
 @settings(max_examples=4, deadline=None)
 @given(m=SIZES, k=SIZES, n=SIZES, seed=st.integers(0, 2**31))
 def test_each_gemm_is_the_product_of_its_dequantized_operands(recipe, m, k, n, seed):
-    assert max(worst_error(recipe, m, k, n, seed).values()) < ROUNDING
-
-
-@pytest.mark.usefixtures("eager")
-@settings(max_examples=8, deadline=None)
-@given(m=ODD, k=ODD, n=ODD, seed=st.integers(0, 2**31))
-@pytest.mark.parametrize("recipe", ["te-block", "te-mxfp8", "te-mxfp8-2d", "ao-rowwise"])
-def test_tiles_are_padded_at_sizes_that_no_kernel_takes(recipe, m, k, n, seed):
     assert max(worst_error(recipe, m, k, n, seed).values()) < ROUNDING
 
 

@@ -60,12 +60,6 @@ def test_both_rounding_paths_agree_around_ties(name):
     assert torch.equal(by_splitting, around.to(DTYPES[name]).float())
 
 
-@pytest.mark.parametrize("name", DTYPES)
-def test_grid_equals_torchs(name):
-    theirs = torch.arange(256, dtype=torch.uint8).view(DTYPES[name]).float()
-    assert torch.equal(grid(FORMATS[name]).nan_to_num(7e5, 8e5, -8e5), theirs.nan_to_num(7e5, 8e5, -8e5))
-
-
 def test_e2m1_rounds_ties_to_even():
     assert grid(E2M1)[:8].tolist() == [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     x = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 5.1, 99.0, -0.25, -2.5])
@@ -76,6 +70,9 @@ def test_e2m1_rounds_ties_to_even():
 @pytest.mark.parametrize("fmt", FORMATS.values(), ids=str)
 def test_codes_round_trip(fmt):
     values = grid(fmt)
+    if fmt.name in DTYPES:
+        theirs = torch.arange(256, dtype=torch.uint8).view(DTYPES[fmt.name]).float()
+        assert torch.equal(values.nan_to_num(7e5, 8e5, -8e5), theirs.nan_to_num(7e5, 8e5, -8e5))
     back, keep = encode(values, fmt), ~values.isnan()
     assert torch.equal(back[keep], torch.arange(2**fmt.bits, dtype=torch.int32).to(torch.uint8)[keep])
     assert torch.equal(values[back[keep].long()], values[keep])
@@ -166,8 +163,6 @@ def test_tile_is_scaled_by_its_own_amax():
     ("operand", "theory"),
     [
         (Operand("e4m3", (0, 0), "te-fp32"), 31.5),
-        (Operand("e4m3", (1, 0), "ao-pow2"), 31.5),
-        (Operand("e4m3", (1, 32), "e8m0-rceil"), 31.5),
         (Operand("e4m3", (1, 32), "e8m0-floor"), 30.7),
         (Operand("e5m2", (0, 0), "te-fp32"), 25.6),
         (Operand("e2m1", (1, 16), "nvfp4"), 20.4),

@@ -126,9 +126,7 @@ def test_sound_configurations_pass(judged):
     assert lines == []
 
 
-@pytest.mark.parametrize(
-    "place", [("quantize", "X1"), ("quantize", "X2"), ("quantize", "X4"), ("norm", "X1"), ("norm", "X2")]
-)
+@pytest.mark.parametrize("place", [("quantize", "X2"), ("norm", "X1")])
 @pytest.mark.parametrize(("fault", "far", "side"), [(NAN, "nan", "not in"), (0.3, "0.3", "above")])
 def test_wrong_configuration_is_found_and_named(judged, place, fault, far, side):
     verdict, (_, *lines) = judged({**SOUND, place: fault})
@@ -145,7 +143,6 @@ def test_wrong_configuration_is_found_and_named(judged, place, fault, far, side)
     [
         ({("add", "X1"): NAN}, "every configuration holds NaN: the kernels do not differ"),
         ({("quantize", "X2"): -0.2, ("norm", "X2"): -0.2}, None),
-        ({("norm", "X1"): NAN, ("norm", "X2"): NAN}, "every configuration holds NaN: the kernels do not differ"),
     ],
 )
 def test_kernels_that_cannot_be_named_are_noted(judged, faults, note):

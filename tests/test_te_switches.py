@@ -84,7 +84,7 @@ def unlinked() -> Any:
 class GroupedLinear(nn.Module):
     """TE's module, and its fusible operation, which takes ``counts`` as a tensor."""
 
-    gradient, shift, inputs = 1.0, 0, 1
+    shift, inputs = 0, 1
 
     def __init__(
         self, count: int, k: int, n: int, bias: bool, device: Any, params_dtype: Any = None, dtype: Any = None
@@ -100,8 +100,7 @@ class GroupedLinear(nn.Module):
             x = x + torch.zeros(())  # a cache is another operation
         weights = [*self.parameters()][self.shift :] + [*self.parameters()][: self.shift]
         parts = zip(x.split([int(n) for n in counts]), weights, strict=True)
-        y = torch.cat([Gemm.apply(rows, weight, unlinked()) for rows, weight in parts])
-        return y if self.gradient == 1 else y.detach() + (y - y.detach()) * self.gradient
+        return torch.cat([Gemm.apply(rows, weight, unlinked()) for rows, weight in parts])
 
 
 class GroupedOp(GroupedLinear):
@@ -191,9 +190,11 @@ PACKAGE: dict[str, Any] = {
     "GroupedLinear": GroupedLinear,
 }  # fmt: skip
 Fault = tuple[Any, str, Any]
-FAULTS: dict[str, tuple[list[Fault], set[str]]] = {
-    "none": ([], set()),
+GROUPED = "te.ops grouped MLP"
+FAULTS: dict[str, tuple[str, list[Fault], set[str]]] = {
+    "none": ("nano", [], set()),
     "values": (
+        "nano",
         [
             (Linear, "newer", 1.03), (Linear, "overwrites", True), (Linear, "drops", True), (SwiGLU, "swapped", True),
             (PACKAGE, "make_graphed_callables", partial(graphed, copies=False)),
@@ -206,11 +207,14 @@ FAULTS: dict[str, tuple[list[Fault], set[str]]] = {
         },
     ),
     "options that do nothing": (
+        "nano",
         [(Linear, "eager", True), (PACKAGE, "get_cpu_offload_context", lambda **_: (nullcontext(), lambda x: x))],
         {"delay_wgrad_compute", "offloaded activations"},
     ),
+    "none of experts": ("nano-moe", [], set()),
+    "the next expert's weight": ("nano-moe", [(GroupedOp, "shift", 1)], {GROUPED}),
 }  # fmt: skip
-"""What is changed where, and the options that must be red: all that is changed, and no other."""
+"""The model, what is changed where, and the options that must be red: all that is changed, and no other."""
 
 
 @pytest.fixture
@@ -222,42 +226,21 @@ def package(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_of_an_option_is_red_there(name, package, session, monkeypatch, eager):
-    faults, wrong = FAULTS[name]
+    model, faults, wrong = FAULTS[name]
     STATIC.clear()
     for owner, attribute, value in faults:
         (monkeypatch.setitem if isinstance(owner, dict) else monkeypatch.setattr)(owner, attribute, value)
     for key, held in PACKAGE.items():
         monkeypatch.setattr(package, key, held, raising=False)
     monkeypatch.setattr("fp8parity.judging.numerics.SHOWN", 100)
-    record = session.measure("twins", cell("te-current", "native", "nano"))
+    record = session.measure("twins", cell("te-current", "native", model))
+    assert {m.where for m in record.values} >= ({*PASSING} if model == "nano" else {GROUPED})
     skipped = [n for n in record.notes if "skipped" in n]
-    assert {m.where for m in record.values} >= set(PASSING) and skipped == [
-        "skipped te.ops grouped MLP: the model has no experts"
-    ]
+    if model == "nano":
+        assert skipped == [f"skipped {GROUPED}: the model has no experts"]
+    else:
+        assert sum("experts have a grouped MLP" in note for note in skipped) == 3
     found = verdict(record)
-    red = {place.partition(" @ ")[2] for place, _ in found.lines if " @ " in place}
-    assert red == wrong and found.status == ("fail" if wrong else "pass"), found.message()
-
-
-GROUPED = "te.ops grouped MLP"
-GROUPED_FAULTS: dict[str, tuple[list[Fault], set[str]]] = {
-    "none": ([], set()),
-    "gradients read as smaller ones (TE issue 3342)": ([(GroupedOp, "gradient", 0.5)], {GROUPED}),
-    "the next expert's weight": ([(GroupedOp, "shift", 1)], {GROUPED}),
-}
-
-
-@pytest.mark.parametrize("name", GROUPED_FAULTS)
-def test_fault_of_a_grouped_mlp_is_red_there(name, package, session, monkeypatch, eager):
-    faults, wrong = GROUPED_FAULTS[name]
-    for owner, attribute, value in faults:
-        monkeypatch.setattr(owner, attribute, value)
-    for key, held in PACKAGE.items():
-        monkeypatch.setattr(package, key, held, raising=False)
-    record = session.measure("twins", cell("te-current", "native", "nano-moe"))
-    found = verdict(record)
-    assert GROUPED in {m.where for m in record.values}
-    assert sum("experts have a grouped MLP" in note for note in record.notes) == 3
     red = {place.partition(" @ ")[2] for place, _ in found.lines if " @ " in place}
     assert red == wrong and found.status == ("fail" if wrong else "pass"), found.message()
 

@@ -42,20 +42,14 @@ def test_a_step_has_every_number_with_every_digit():
     assert [row[name] for name in ("kind", "gpu", "model", "recipe", "execution", "ranks", "corpus", "content", "mode", "verdict")] == [
         "step", "NVIDIA Made Up", "base", "te-current", "native", "1", "topics", "training-step", "compiled", "no-golden",
     ]  # fmt: skip
-    assert [float(row[f"speed_up{part}_ratio"]) for part in ("", "_low", "_high")] == [
-        found.ratio,
-        found.low,
-        found.high,
-    ]
-    assert [float(row[f"{side}tokens_per_second"]) for side in ("bf16_", "")] == [
-        found.bf16_tokens_per_second,
-        found.tokens_per_second,
-    ]
-    assert [float(row[f"{side}mfu_share"]) for side in ("bf16_", "")] == [found.bf16_mfu, found.mfu]
-    assert [int(row[f"{side}memory_bytes"]) for side in ("bf16_", "")] == [20 * 2**30, 18 * 2**30]
+    wanted = {
+        "speed_up_ratio": found.ratio, "speed_up_low_ratio": found.low, "speed_up_high_ratio": found.high,
+        "bf16_tokens_per_second": found.bf16_tokens_per_second, "tokens_per_second": found.tokens_per_second,
+        "bf16_mfu_share": found.bf16_mfu, "mfu_share": found.mfu, "bf16_memory_bytes": 20 * 2**30, "memory_bytes": 18 * 2**30,
+    }  # fmt: skip
+    assert {name: float(row[name]) for name in wanted} == wanted
     assert float(row["bf16_millijoules_per_token"]) == pytest.approx(1e3 * 500 * 0.4 / (2 * 16384))
     assert row["worth_ratio"] == row["more_tokens_share"] == ""
-    assert row["headline"] == "no throughput golden for te-current native on NVIDIA Made Up; measured and shown"
 
 
 def test_gemms_have_a_row_for_each_way_to_time_them():
@@ -82,9 +76,6 @@ def test_unusable_times_have_a_row_without_numbers():
         ("GEMMs", "kernel", "error"),
     ]
     assert found[0]["speed_up_ratio"] == "" and "no algorithm" in found[1]["headline"]
-    short = gemm_records.changed(gemm_records.made(), "o wgrad training", bf16_seconds=[1.0], recipe_seconds=[1.0])
-    [bare] = table([gemms.judge(short, None, gemm_records.ROW, timings.THRESHOLDS)], short)
-    assert (bare["verdict"], bare["content"], bare["mode"], bare["speed_up_ratio"]) == ("error", "gemms-31x512", "", "")
     lost = Verdict(cell=STEP.cell, check=GEMMS, status="error", headline="lost")
     assert [r["verdict"] for r in table([lost])] == ["error"]
 

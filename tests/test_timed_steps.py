@@ -64,10 +64,6 @@ def test_a_machine_that_slows_down_does_not_bias_the_ratio():
     run = in_turns(Machine(drift=0.05))
     assert run.bf16_seconds[-1] / run.bf16_seconds[0] > 1.2
     assert abs(np.median(np.divide(run.bf16_seconds, run.recipe_seconds)) / 1.25 - 1) < 0.015
-    apart = Machine(drift=0.05)
-    plain, ours = apart.side("bf16", 0.025), apart.side("recipe", 0.02)
-    first, second = [plain.run(10) for _ in range(11)], [ours.run(10) for _ in range(11)]
-    assert np.median(np.divide(first, second)) / 1.25 - 1 < -0.08
 
 
 def test_a_step_that_is_not_finite_has_no_time():

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from fp8parity.numerics import prng
 from fp8parity.numerics.formats import E4M3
 from fp8parity.numerics.operands import sqnr
 from fp8parity.numerics.scaling import quantize
@@ -17,25 +16,17 @@ from fp8parity.recipes.adapters import torchao_prototype
 from fp8parity.recipes.adapters.torchao_prototype import GroupedLinears, config_for, described
 from fp8parity.records.cell import Execution
 from fp8parity.workload import models
-from fp8parity.workload.experts import ExpertLinears, TokenGroups
+from fp8parity.workload.experts import ExpertLinears
 from narrowed import some
 from te_stand_in import Primary, rounded
 from te_stand_in import stand_in as stand_in
-from test_grouped import MIXED
+from test_grouped import MIXED, groups, normal, passed
 from torch import Tensor, nn
 from torchao.prototype.moe_training import utils
 from torchao.quantization import quantize_
 
 COUNTS = (64, 32, 96)
 N, K = 96, 64
-
-
-def normal(name: str, rows: int, columns: int) -> Tensor:
-    return prng.normal(prng.stream("torchao", name), rows * columns).view(rows, columns).bfloat16()
-
-
-def groups(counts: tuple[int, ...] = COUNTS) -> TokenGroups:
-    return TokenGroups(counts, torch.empty(0), torch.tensor(counts).cumsum(0).int())
 
 
 def experts() -> ExpertLinears:
@@ -54,11 +45,9 @@ def converted(execution: str = "emulated", recipe: str = "ao-mxfp8") -> ExpertLi
     return found
 
 
-def one_pass(module: ExpertLinears, weights: list[Tensor]) -> list[Tensor]:
-    x, dy = normal("x", sum(COUNTS), K).requires_grad_(), normal("dy", sum(COUNTS), N)
-    y = module(x, groups())
-    y.backward(dy)
-    return [y.detach(), some(x.grad), *(some(w.grad) for w in weights)]
+def one_pass(module: ExpertLinears) -> list[Tensor]:
+    x, dy = normal("x", sum(COUNTS), K), normal("dy", sum(COUNTS), N)
+    return passed(module, module.weights, x, dy, groups=groups(COUNTS))
 
 
 class ByQuantize(nn.Module):
@@ -69,13 +58,13 @@ class ByQuantize(nn.Module):
         self.weight = nn.Parameter(torch.stack(experts().weights).detach().clone())
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch._grouped_mm(x, self.weight.transpose(-2, -1), offs=groups().ends)
+        return torch._grouped_mm(x, self.weight.transpose(-2, -1), offs=groups(COUNTS).ends)
 
 
 def test_bits_are_those_of_quantize():
     module = converted()
     assert type(module) is GroupedLinears
-    y, dx, *dw = one_pass(module, module.weights)
+    y, dx, *dw = one_pass(module)
     theirs = ByQuantize()
     quantize_(theirs, config_for(RECIPES["ao-mxfp8"], emulate=True), filter_fn=lambda m, fqn: m is theirs)
     assert "MXFP8" in type(theirs.weight.data).__name__
@@ -90,7 +79,7 @@ def test_bits_are_those_of_quantize():
 def test_mxfp8_experts_equal_the_core(eager):
     """The operands are the same, so only the order of sums and the BF16 result differ. Weights are 8 and 64 times smaller from expert to
     expert: with the scale of a neighbor, nothing would be left."""
-    ours, theirs = (one_pass(module, module.weights) for module in (converted("core"), converted()))
+    ours, theirs = (one_pass(module) for module in (converted("core"), converted()))
     of_experts = [
         part
         for pair in zip(ours[:2], theirs[:2], strict=True)
@@ -106,11 +95,13 @@ def test_rowwise_codes_of_groups_equal_the_core(columns):
     matrix = normal("dy", sum(COUNTS), N) * torch.exp2(torch.arange(sum(COUNTS)) % 7)[:, None]
     if columns:
         column_major = matrix.t().contiguous().t()
-        codes, scales = utils.torch_to_float8_per_group_colwise(column_major, groups().ends, torch.float8_e4m3fn, True)
+        codes, scales = utils.torch_to_float8_per_group_colwise(
+            column_major, groups(COUNTS).ends, torch.float8_e4m3fn, True
+        )
         codes = codes.t()
     else:
         codes, scales = utils.torch_to_float8_per_group_rowwise(
-            matrix.t().contiguous(), groups().ends, torch.float8_e4m3fn, True
+            matrix.t().contiguous(), groups(COUNTS).ends, torch.float8_e4m3fn, True
         )
     op = RECIPES["ao-rowwise"].linear.wgrad_dy
     for part, theirs, scale in zip(
@@ -133,7 +124,7 @@ def test_native_rowwise_experts_use_the_grouped_gemm(monkeypatch):
     monkeypatch.setattr(torchao_prototype, "_quantize_then_scaled_grouped_mm", kernel)
     module = converted("native", "ao-rowwise")
     assert isinstance(module, GroupedLinears)
-    module(normal("x", sum(COUNTS), K), groups())
+    module(normal("x", sum(COUNTS), K), groups(COUNTS))
     assert asked == [("Float8TrainingOpConfig", (3, K, N), 1, [64, 96, 192], torch.int32)]
     assert described("up", module).config.endswith("wgrad_x: e4m3 row ao-pow2; emulate=False")
     inventory = apply(models.build(MIXED, 0), RECIPES["ao-rowwise"], Execution.NATIVE, tokens=64).inventory
