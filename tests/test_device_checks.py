@@ -69,9 +69,8 @@ def test_operands_are_exact_unless_refused(recipe, signed):
     assert exact == (inexact_operand(RECIPES[recipe].linear) is None) == (not recipe.startswith("te-nvfp4"))
 
 
-def test_accumulation_in_fp32_is_green_and_has_no_bias(session, eager):
-    verdict = session.numerics("accumulation", cell("te-current", "emulated"))
-    assert verdict.green, verdict.message()
+def test_accumulation_in_fp32_has_no_bias(session, eager):
+    """tests/test_faults.py has its verdict."""
     found = measured(accumulation.measure(subject(session, "te-current")))
     assert {v for k, v in found.items() if "bias" in k} == {0.0}
     assert all(55.2 < v < 55.9 for k, v in found.items() if "sqnr" in k)
@@ -92,9 +91,8 @@ def test_short_accumulator_has_a_bias_that_grows_with_k(session, eager, monkeypa
 
 
 def test_equal_blocks_are_green(session, eager):
-    for recipe in ("te-block", "te-nvfp4"):
-        verdict = session.numerics("large", cell(recipe, "emulated"))
-        assert verdict.green, verdict.message()
+    verdict = session.numerics("large", cell("te-block", "emulated"))
+    assert verdict.green, verdict.message()
     notes = large.measure(subject(session, "te-nvfp4"))[1]
     assert "dgrad: not measured, its operands are rounded stochastically" in notes
     assert "need a GPU" in session.skip_reason("large", cell("te-block", "emulated"))

@@ -65,7 +65,7 @@ def test_compiled_kernels_give_the_eager_bits(op):
     assert counters["stats"]["unique_graphs"] == versions, "rows of a larger matrix were compiled anew"
 
 
-def test_delayed_scale_follows_the_amax_of_earlier_steps():
+def test_delayed_scale_follows_the_amax_of_earlier_steps(eager):
     layer = linear("te-delayed")
     state = delayed(layer, "x")
     for step, factor in enumerate((1.0, 4.0, 2.0)):
@@ -78,7 +78,7 @@ def test_delayed_scale_follows_the_amax_of_earlier_steps():
     assert int((state.amax_history > 0).sum()) == 3
 
 
-def test_evaluation_keeps_the_scale_and_its_amax_counts_in_the_next_update():
+def test_evaluation_keeps_the_scale_and_its_amax_counts_in_the_next_update(eager):
     """As in TE 2.20.2: ``autocast_exit`` (pytorch/quantization.py) updates if ``torch.is_grad_enabled()``, a cast takes
     ``atomicMaxFloat`` of row 0, and only ``_update_amax_history`` clears that row."""
     layer = linear("te-delayed")
@@ -95,7 +95,7 @@ def test_evaluation_keeps_the_scale_and_its_amax_counts_in_the_next_update():
     assert state.amax_history[0] == 0
 
 
-def test_recompute_uses_the_first_passes_scales_and_counts_once():
+def test_recompute_uses_the_first_passes_scales_and_counts_once(eager):
     plain, recomputed = linear("te-delayed"), linear("te-delayed")
     for step in range(3):
         x, dy = inputs(stream=step + 1), inputs(64, 96, step + 9)
@@ -107,7 +107,7 @@ def test_recompute_uses_the_first_passes_scales_and_counts_once():
         assert torch.equal(buffer, recomputed.get_buffer(name)), name
 
 
-def test_first_microbatch_refreshes_cached_weights():
+def test_first_microbatch_refreshes_cached_weights(eager):
     layer = linear("te-current")
     x = inputs()
     with microbatch(first=True):
@@ -120,7 +120,7 @@ def test_first_microbatch_refreshes_cached_weights():
         assert torch.equal(layer(x), y * 2)
 
 
-def test_weights_of_a_delayed_layer_survive_a_checkpoint():
+def test_weights_of_a_delayed_layer_survive_a_checkpoint(eager):
     layer = linear("te-delayed")
     layer(inputs() * 8)
     other = linear("te-delayed")

@@ -16,7 +16,6 @@ from fp8parity.judging.verdict import Verdict
 from fp8parity.numerics import prng
 from fp8parity.recipes import RECIPES
 from fp8parity.recipes.adapters import torchao_prototype
-from fp8parity.recipes.registry import linear_cells
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.training.loop import train
 from fp8parity.workload import corpus, models
@@ -140,7 +139,7 @@ def judge(session: Session, eager) -> Callable[[str], Verdict]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", sorted({c.recipe for c in linear_cells() if not RECIPES[c.recipe].base}))
+@pytest.mark.parametrize("recipe", ["bf16", "te-delayed", "te-nvfp4", "ao-rowwise-gw-hp", "ao-mxfp8"])
 def test_sound_experts_pass(recipe, judge):
     verdict = judge(recipe)
     assert verdict.status == "pass", verdict.message()

@@ -12,9 +12,9 @@ from sessions import cell
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["te-current", "te-block", "te-nvfp4", "ao-rowwise-gw-hp"])
-def test_sound_recipes_are_green_with_measured_numbers(session, eager, recipe):
-    verdict = session.numerics("gemm", cell(recipe))
+def test_recipe_with_wgrad_in_bf16_is_green(session, eager):
+    """tests/test_faults.py has the others."""
+    verdict = session.numerics("gemm", cell("ao-rowwise-gw-hp"))
     assert (verdict.status, verdict.lines) == ("pass", []), verdict.message()
 
 

@@ -143,10 +143,7 @@ def test_architectures_are_listed_and_described(capsys):
     assert main(["recipes", "hf:"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [f"hf:{n}" for n in hf_tiny.NAMES]
     assert main(["recipes", "hf:qwen3_next"]) == 0
-    said = capsys.readouterr().out
-    assert (
-        "model.layers.N.mlp.experts.down_proj.N (16)" in said and "shared_expert_gate" in said.partition("in BF16")[2]
-    )
+    assert "shared_expert_gate" in capsys.readouterr().out.partition("in BF16")[2]
 
 
 COLLECTED = {

@@ -33,10 +33,6 @@ def backward(after: Callable[[dict[str, Tensor]], None]) -> Callable[[Twin], Non
     return on
 
 
-def dropped(parameters: dict[str, Tensor]) -> None:
-    parameters["layers.0.mlp.down_proj.weight"].grad = None
-
-
 STATIC: dict[str, Tensor] = {}
 
 
@@ -71,15 +67,11 @@ def losing(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Twin], None]:
 
 
 OPTIONS: dict[str, tuple[Switch, set[str]]] = {
-    "sound": (Switch("x", "", backward(cloned)), set()),
     "sound, not exact": (Switch("x", "", backward(cloned), exact=False), set()),
-    "gradient dropped": (Switch("x", "", backward(dropped)), {"twin difference", "twin sqnr loss"}),
-    "gradient halved": (Switch("x", "", backward(halved)), {"twin difference", "twin sqnr loss"}),
     "halved, not exact": (Switch("x", "", backward(halved), exact=False), {"twin distance", "twin sqnr loss"}),
     "static gradients": (Switch("x", "", backward(static)), {"twin difference", "twin sqnr loss"}),
     "mean over all": (Switch("x", "", losing(over_all), exact=False), {"twin sqnr loss"}),
     "loss without gradient": (Switch("x", "", losing(zero), exact=False), {"twin distance", "twin sqnr loss"}),
-    "does nothing": (Switch("x", ""), {"switched"}),
     "does nothing, not exact": (Switch("x", "", exact=False), {"switched"}),
 }
 """A made-up option, and the metrics that must be outside of their limits."""
@@ -128,7 +120,7 @@ def test_option_of_every_recipe_may_not_be_skipped(lacking, session: Session, mo
     assert found.status == "error" and f"switched @ {lacking}" in [place for place, _ in found.lines]
 
 
-@pytest.mark.parametrize("recipe", ["bf16", "te-delayed", "te-block", "te-nvfp4", "ao-mxfp8"])
+@pytest.mark.parametrize("recipe", ["bf16", "te-nvfp4", "ao-mxfp8"])  # tests/test_faults.py has others
 def test_sound_options_pass_with_each_kind_of_recipe(recipe, session: Session, eager):
     of = cell(recipe, "native" if recipe == "bf16" else "emulated", model="nano")
     found = verdict(session.measure("twins", of))
