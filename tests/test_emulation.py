@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from fp8parity.numerics import emulation, prng
-from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear, kernel, microbatch, recompute_contexts
+from fp8parity.numerics.emulation import DelayedScale, EmulatedLinear, kernel, microbatch, prepare, recompute_contexts
 from fp8parity.numerics.operands import sqnr, uneven
 from fp8parity.numerics.scaling import gemm_tiles, quantize, tile
 from fp8parity.numerics.spec import Operand
@@ -127,6 +127,13 @@ def test_weights_of_a_delayed_layer_survive_a_checkpoint(eager):
     other.load_state_dict(layer.state_dict())
     assert torch.equal(delayed(other, "x").scale, delayed(layer, "x").scale)
     assert torch.equal(delayed(other, "w").amax_history, delayed(layer, "w").amax_history)
+
+
+def test_fp32_scales_of_fine_tiles_run_in_fp32(eager):
+    op = Operand("e4m3", (1, 32), "te-fp32")
+    data, _, _ = prepare(inputs(), op)
+    assert data.dtype is torch.float32
+    assert torch.equal(data, quantize(inputs(), op).dequantize())
 
 
 SIZES = st.sampled_from([1, 15, 16, 31, 48, 127, 128, 129, 144, 272])

@@ -84,7 +84,7 @@ def unlinked() -> Any:
 class GroupedLinear(nn.Module):
     """TE's module, and its fusible operation, which takes ``counts`` as a tensor."""
 
-    shift, inputs = 0, 1
+    inputs = 1
 
     def __init__(
         self, count: int, k: int, n: int, bias: bool, device: Any, params_dtype: Any = None, dtype: Any = None
@@ -98,8 +98,7 @@ class GroupedLinear(nn.Module):
     def forward(self, x: Tensor, counts: Any, is_first_microbatch: bool | None = None) -> Tensor:
         if is_first_microbatch is not None:
             x = x + torch.zeros(())  # a cache is another operation
-        weights = [*self.parameters()][self.shift :] + [*self.parameters()][: self.shift]
-        parts = zip(x.split([int(n) for n in counts]), weights, strict=True)
+        parts = zip(x.split([int(n) for n in counts]), self.parameters(), strict=True)
         return torch.cat([Gemm.apply(rows, weight, unlinked()) for rows, weight in parts])
 
 
@@ -212,7 +211,6 @@ FAULTS: dict[str, tuple[str, list[Fault], set[str]]] = {
         {"delay_wgrad_compute", "offloaded activations"},
     ),
     "none of experts": ("nano-moe", [], set()),
-    "the next expert's weight": ("nano-moe", [(GroupedOp, "shift", 1)], {GROUPED}),
 }  # fmt: skip
 """The model, what is changed where, and the options that must be red: all that is changed, and no other."""
 

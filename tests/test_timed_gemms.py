@@ -138,6 +138,9 @@ def test_too_little_memory_says_what_would_fit():
     assert gemms.too_large(request, 24 * 2**30).endswith("; --no-head fits")
     assert gemms.too_large(request, 20 * 2**30).endswith("; --micro-batch 1 --sequence 1024 --no-head fits")
     assert gemms.too_large(request, 2**30).endswith("; no batch of this model fits")
+    wide = gemms.Request("codonfm-5b", shapes.get("codonfm-5b"))
+    half = gemms.bytes_needed(gemms.largest(wide), 1) // 2
+    assert gemms.too_large(wide, half).endswith("; --micro-batch 14 fits")
     assert gemms.too_large(gemms.Request("shapes", shapes=(SHAPE,)), 2**10).endswith("give a smaller M")
 
 
