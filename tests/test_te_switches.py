@@ -102,10 +102,6 @@ class GroupedLinear(nn.Module):
         return torch.cat([Gemm.apply(rows, weight, unlinked()) for rows, weight in parts])
 
 
-class GroupedOp(GroupedLinear):
-    pass
-
-
 class ScaledSwiGLU(nn.Module):
     inputs = 1
 
@@ -184,7 +180,7 @@ PACKAGE: dict[str, Any] = {
     "Linear": Linear, "LayerNormMLP": LayerNormMLP, "make_graphed_callables": graphed, "parallel_cross_entropy": cross_entropy,
     "get_cpu_offload_context": partial(offloading, torch.float64), "checkpoint": recomputed,
     "ops": SimpleNamespace(
-        Sequential=Sequential, Linear=ops_linear, SwiGLU=SwiGLU, GroupedLinear=GroupedOp, ScaledSwiGLU=ScaledSwiGLU
+        Sequential=Sequential, Linear=ops_linear, SwiGLU=SwiGLU, GroupedLinear=GroupedLinear, ScaledSwiGLU=ScaledSwiGLU
     ),
     "GroupedLinear": GroupedLinear,
 }  # fmt: skip
