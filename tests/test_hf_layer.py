@@ -18,7 +18,6 @@ transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 
 from fp8parity.timing import blocks  # noqa: E402 - with transformers only
-from fp8parity.timing.linears import linears  # noqa: E402
 from fp8parity.workload import hf_config, hf_experts, hf_layer, hf_model, hf_tiny  # noqa: E402
 
 LAYERS = {
@@ -117,25 +116,3 @@ def test_layer_that_is_not_there_is_refused(number, config):
 def test_fused_layer_is_refused(config):
     with pytest.raises(ValueError, match="replaces this project's block only; leave --layer or fused out"):
         blocks.make_block(layer(config, "qwen3"), recipes.get("te-current"), Execution.FUSED, CPU)
-
-
-@pytest.mark.parametrize("recipe", ["te-current", "ao-mxfp8"])
-@pytest.mark.parametrize("text", ["qwen3@0", "qwen3_moe@0", "gpt_oss@0", "qwen3_next@0"])
-def test_each_converted_linear_of_a_layer_is_timed_alone(text, recipe, config, eager):
-    """Linears of equal sizes are one, and so are the experts of a name, with all of their rows. What stays in BF16 has no time."""
-    work = layer(config, text)
-    block = blocks.make_block(work, recipes.get(recipe), Execution.EMULATED, CPU)
-    found = linears(work, recipes.get(recipe), Execution.EMULATED, CPU)
-    names = [fqn for one in found for fqn in one.fqns]
-    experts = re.compile(r"(?<=_proj)\.\d+$")
-    assert sorted(names) == sorted(
-        {experts.sub("", m.fqn.removeprefix("layers.0.")) for m in block.converted.inventory}
-    )
-    assert len(found) < len(names) and ("mlp.experts.down_proj" in names) == (text != "qwen3@0")
-
-
-def test_split_takes_a_layer(config, monkeypatch, capsys):
-    monkeypatch.setattr(command, "_recipe", lambda args: recipes.get("te-current"))
-    code = cli.main(["split", str(config("qwen3_moe")), "--layer", "0", "--recipe", "te-current", "--sequence", "64"])
-    said = capsys.readouterr()
-    assert code == 2 and "this machine has none" in said.err and said.out.startswith("Qwen3MoeDecoderLayer; in BF16: ")

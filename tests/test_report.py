@@ -7,6 +7,7 @@ import re
 
 import pytest
 import reports
+from fp8parity import report
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.report import RENDERERS
