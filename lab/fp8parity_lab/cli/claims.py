@@ -10,7 +10,6 @@ from fp8parity.judging.evaluate import evaluate
 from fp8parity.records import sets
 from fp8parity.report import terminal
 from fp8parity.report.blocks import Paragraph, Plot
-from fp8parity.report.escape import show
 from fp8parity.report.terminal import Screen
 
 from fp8parity_lab import claims
@@ -23,7 +22,7 @@ def _run(args: argparse.Namespace) -> int:
     unwritten = write_files(reports(claims.RENDERERS, *((sections, path) for path in args.report)))
     for section in sections:
         blocks = [block for block in section.blocks if not isinstance(block, Plot)]
-        show(terminal.text(Screen.of(sys.stdout), Paragraph(section.title), *blocks))
+        print(terminal.text(Screen.of(sys.stdout), Paragraph(section.title), *blocks), flush=True)
     return finish(unwritten)
 
 

@@ -7,7 +7,6 @@ import argparse
 from fp8parity.cli.common import FLAG, Command, Exit
 from fp8parity.report import terminal
 from fp8parity.report.blocks import Table
-from fp8parity.report.escape import show
 from fp8parity.report.terminal import Screen
 
 COLUMNS = ("masters and moments", "number", "measured", "lowest", "highest", "")
@@ -31,7 +30,7 @@ def _run(args: argparse.Namespace) -> int:
     rows = [
         (h.where, h.metric, f"{h.value:.6g}", f"{h.low:g}", f"{h.high:g}", "" if h.inside else "fail") for h in found
     ]
-    show(terminal.text(Screen(WIDTH), Table("Kept master weights", COLUMNS, rows, numbers=2)))
+    print(terminal.text(Screen(WIDTH), Table("Kept master weights", COLUMNS, rows, numbers=2)), flush=True)
     return Exit.OK if all(h.inside for h in found) else Exit.RED
 
 

@@ -13,7 +13,7 @@ from fp8parity.judging import speed
 from fp8parity.records.cell import DEFAULT_CORPUS, Cell
 from fp8parity.records.schema import AnyRecord, Throughput, TimeSplit
 from fp8parity.report import terminal
-from fp8parity.report.escape import say, show
+from fp8parity.report.escape import say
 from fp8parity.report.terminal import Screen
 from fp8parity.workload.schedule import TIMED
 
@@ -37,7 +37,7 @@ def _run(args: argparse.Namespace) -> int:
     else:
         begin(f"a block of {args.model} with {recipe.name} and BF16")
         record = kernels.of_block(runner, recipe, args.execution, workload)
-    show(table(record))
+    print(table(record), flush=True)
     proposal = filters.propose(record)
     if args.measure_filter and proposal:
         # Time the block without and with the filter.
