@@ -12,7 +12,7 @@ import reports
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput, Trajectory
-from fp8parity.records.times import DeviceProfile, Part, PartTime
+from fp8parity.records.times import COPY, DeviceProfile, PartTime
 from fp8parity.report import RENDERERS, timed, timings
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.plots import BETTER, WORSE, Trace
@@ -142,7 +142,7 @@ BANDWIDTH = 3e12
 
 
 def device() -> DeviceProfile:
-    copy = PartTime(part=Part.COPY, form="eager", sizes={"bytes": 3}, seconds=1e-12, low=1e-12, high=1e-12)
+    copy = PartTime(part=COPY, form="eager", sizes={"bytes": 3}, seconds=1e-12, low=1e-12, high=1e-12)
     where = reports.provenance()
     return DeviceProfile(cell=CELL, memory=1, peak_flops=1.0, times=[copy], provenance=where, session="s")
 

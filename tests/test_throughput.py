@@ -17,7 +17,7 @@ from fp8parity.records.cell import Mode
 from fp8parity.records.schema import AnyRecord, Throughput, TimeSplit
 from fp8parity.records.sets import load, machines, save
 from fp8parity.records.storage import name_of
-from fp8parity.records.times import Category, LinearTime, Split
+from fp8parity.records.times import LinearTime, Split
 from fp8parity.workload.shapes import TIMED_BLOCKS
 from sessions import stored
 from timings import CELL, GPU, HERE, POLICY, ROW, SHAPE, THRESHOLDS, calm_but, made
@@ -122,7 +122,7 @@ def test_the_rows_of_blocks_are_narrower_than_the_faults():
         assert 1 - found.band > 1 / 1.05 and found.memory_band < 0.1
 
 
-SIDE = Split(seconds=0.01, categories={Category.GEMM: 0.006, Category.ATTENTION: 0.001, Category.IDLE: 0.003})
+SIDE = Split(seconds=0.01, categories={"gemm": 0.006, "attention": 0.001, "idle": 0.003})
 KEYS = LinearTime(
     fqns=("attention.k_proj", "attention.v_proj"), k=4096, n=1024, bf16_seconds=[1e-4], recipe_seconds=[2e-4]
 )

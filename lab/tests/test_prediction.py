@@ -8,10 +8,9 @@ import made_up_gpu as gpu
 import pytest
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution
-from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import ModelShape, Workload
-from fp8parity_lab.prediction import fits
+from fp8parity_lab.prediction import Part, fits
 from fp8parity_lab.prediction import residuals as extrapolation
 from fp8parity_lab.prediction.basis import basis
 from fp8parity_lab.prediction.residuals import Size, excesses

@@ -11,9 +11,9 @@ import torch
 from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Execution, Mode
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, Product, TimedGemm
-from fp8parity.records.times import Part
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, ModelShape, Workload
+from fp8parity_lab.prediction import Part
 from fp8parity_lab.prediction import sizes as roofline
 from fp8parity_lab.prediction.basis import PRODUCTS, Basis
 from fp8parity_lab.prediction.calibration import SHRUNK, calibrate, corrections, held_out

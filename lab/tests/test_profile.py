@@ -11,14 +11,16 @@ import torch
 from fp8parity import cli
 from fp8parity.recipes import registry
 from fp8parity.records.storage import load_record, name_of
-from fp8parity.records.times import DeviceProfile, Part, PartTime
+from fp8parity.records.times import DeviceProfile, PartTime
 from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
 from fp8parity.training import hardware
 from fp8parity.workload.config import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
+from fp8parity_lab.prediction import Part
 from fp8parity_lab.prediction import profile as device_profile
 from fp8parity_lab.prediction.profile import Sizes, grouped
+from fp8parity_lab.splitting import Category
 
 CPU = torch.device("cpu")
 SMALLEST = ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)
@@ -53,6 +55,11 @@ def test_each_part_is_measured_once_per_size(profile):
     assert block.sizes == {"rows": 2, "length": 32, "dim": 64, "hidden": 128, "heads": 2, "kv_heads": 1}
     [optimizer] = profile.of(Part.OPTIMIZER)
     assert optimizer.sizes == {"parameters": SMALLEST.parameters, "tensors": 12}
+
+
+def test_words_of_records_are_fixed():
+    assert " ".join(Category) == "gemm quantize attention norm elementwise optimizer loss other idle"
+    assert " ".join(Part) == "copy block-products block-attention block-rest attention ends optimizer launch"
 
 
 def test_the_command_records_and_prints_the_profile(profile, tmp_path, monkeypatch, capsys):

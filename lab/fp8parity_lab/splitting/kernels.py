@@ -13,7 +13,7 @@ from fp8parity import recipes
 from fp8parity.recipes import Recipe
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import TimeSplit
-from fp8parity.records.times import Category, Kernel, Split
+from fp8parity.records.times import Kernel, Split
 from fp8parity.timing import blocks
 from fp8parity.timing.kernels import Launch, launches
 from fp8parity.timing.steps import TimedPair, TimedSide, fastest_attention
@@ -22,6 +22,7 @@ from fp8parity.training.hardware import isolated
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import Workload
 
+from fp8parity_lab.splitting import Category
 from fp8parity_lab.splitting.linears import linears
 
 if TYPE_CHECKING:
@@ -75,9 +76,9 @@ def busy(ran: Iterable[Launch]) -> float:
     return total
 
 
-def by_category(ran: Iterable[Launch]) -> dict[Category, float]:
+def by_category(ran: Iterable[Launch]) -> dict[str, float]:
     """Return the seconds of the kernels of each category."""
-    found: dict[Category, float] = defaultdict(float)
+    found: dict[str, float] = defaultdict(float)
     for launch in ran:
         found[category_of(launch.name)] += launch.seconds
     return dict(found)

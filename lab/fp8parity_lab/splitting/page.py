@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fp8parity.records.schema import TimeSplit
-from fp8parity.records.times import Category, Split
+from fp8parity.records.times import Split
 from fp8parity.report.blocks import (
     PLOTLY,
     Block,
@@ -28,6 +28,7 @@ from fp8parity.report.render import as_csv, html
 from fp8parity.report.timed import interval
 from fp8parity.report.timings import Renderers
 
+from fp8parity_lab.splitting import Category
 from fp8parity_lab.splitting.filters import Filtered, Proposal, propose, speeds
 
 COLUMNS = (

@@ -11,9 +11,10 @@ from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.gemms import GemmMode, GemmTimes, Product, TimedGemm
 from fp8parity.records.schema import AnyRecord, Throughput
-from fp8parity.records.times import DeviceProfile, Part, PartTime
+from fp8parity.records.times import DeviceProfile, PartTime
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape, Workload
+from fp8parity_lab.prediction import Part
 from fp8parity_lab.prediction.basis import PRODUCTS, Basis, basis
 from fp8parity_lab.prediction.profile import GPU as SIZES
 from fp8parity_lab.prediction.profile import profile_cell

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fp8parity.records.cell import Mode
 from fp8parity.records.schema import TimeSplit
-from fp8parity.records.times import Category, LinearTime, Split
+from fp8parity.records.times import LinearTime, Split
+from fp8parity_lab.splitting import Category
 from timings import CELL, HERE
 
 
