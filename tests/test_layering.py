@@ -199,7 +199,7 @@ def test_only_the_adapters_import_a_vendor(vendor, doors):
 
 def test_only_the_gate_uses_pytest():
     users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(n.split(".")[0] == "pytest" for n in imports(p))}
-    names = "context entry fixture results manifest options plugin reporter __init__ schedule selection workers"
+    names = "context entry fixture results manifest options plugin reporter __init__ selection workers"
     assert users == {f"gate/{name}.py" for name in names.split()}
 
 

@@ -17,7 +17,7 @@ import yaml
 from documents import FENCE, LANGUAGES, PAGES, ROOT, blocks, rows
 from fp8parity.cli import main
 from fp8parity.judging.references import store
-from fp8parity.planning.shards import COUNT, SCHEDULERS, shard_of
+from fp8parity.planning import COUNT, SCHEDULERS, shard_of
 from fp8parity.records import cell, sets
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from fp8parity import planning
 from fp8parity.cli import main
-from fp8parity.planning import seconds
-from fp8parity.planning.seconds import TRAINED, Key, Seconds
-from fp8parity.planning.shards import Work, digest_of, estimate, longest_first, split, work
+from fp8parity.planning import TRAINED, Key, Seconds, Work, digest_of, estimate, longest_first, split, work
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected
@@ -86,20 +85,20 @@ def test_unknown_test_takes_as_long_as_similar_ones(key, expected):
 
 
 def test_seconds_are_written_sorted_and_other_rows_stay(tmp_path):
-    path = seconds.write(tmp_path, "h100", "nvidia-h200", ROWS)
-    assert seconds.load(tmp_path, "h100").rows == ROWS
-    seconds.write(tmp_path, "h100", "nvidia-h200", {CODES: 3.14159})
-    assert seconds.load(tmp_path, "h100").rows == ROWS | {CODES: 3.14}
+    path = planning.write(tmp_path, "h100", "nvidia-h200", ROWS)
+    assert planning.load(tmp_path, "h100").rows == ROWS
+    planning.write(tmp_path, "h100", "nvidia-h200", {CODES: 3.14159})
+    assert planning.load(tmp_path, "h100").rows == ROWS | {CODES: 3.14}
     assert path.read_text().startswith(f"{HEAD}test_codes,tiny,te-block,native,1,3.14\ntest_modes,small,")
 
 
 def test_platform_and_not_machine_decides(tmp_path):
     """Two devices of one platform measured a test: each machine that reads them takes the same one."""
     for device, value in (("nvidia-h200", 5.0), ("nvidia-h100", 4.0)):
-        seconds.write(tmp_path, "h100", device, {CODES: value})
-    seconds.write(tmp_path, "cpu", "xeon", {CODES: 50.0})
-    assert [seconds.load(tmp_path, p).of(CODES) for p in ("h100", "cpu", None)] == [4.0, 50.0, 50.0]
-    assert seconds.load(tmp_path / "nowhere", "h100").rows == {}
+        planning.write(tmp_path, "h100", device, {CODES: value})
+    planning.write(tmp_path, "cpu", "xeon", {CODES: 50.0})
+    assert [planning.load(tmp_path, p).of(CODES) for p in ("h100", "cpu", None)] == [4.0, 50.0, 50.0]
+    assert planning.load(tmp_path / "nowhere", "h100").rows == {}
 
 
 CELL = Cell(model="nano", recipe="te-current", execution=Execution.EMULATED)
@@ -152,7 +151,7 @@ def records(trajectory, tmp_path: Path) -> Path:
 
 def test_plan_stores_the_seconds_of_records_without_waiting(records, golden, capsys):
     assert main(["plan", str(records), "--write", "--golden-dir", golden]) == 0
-    assert seconds.load(Path(golden), "cpu").rows == KEYS
+    assert planning.load(Path(golden), "cpu").rows == KEYS
     assert "cpu has no recorded seconds" in capsys.readouterr().out
     assert main(["plan", str(records), "--golden-dir", golden]) == 0
     assert "3 tests, 1 workers: estimated 65 s, took 100 s (-35%)" in capsys.readouterr().out
@@ -169,7 +168,7 @@ def test_plan_stores_the_seconds_of_records_without_waiting(records, golden, cap
     ],
 )
 def test_plan_prints_what_each_machine_takes(golden, capsys, options, total, hours, shares):
-    seconds.write(Path(golden), "cpu", "x", KEYS)
+    planning.write(Path(golden), "cpu", "x", KEYS)
     workers = () if "--workers" in options else ("--workers", "1")
     assert main(["plan", "--platform", "cpu", "--golden-dir", golden, *workers, *options]) == 0
     out = capsys.readouterr().out

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fp8parity.judging.completeness import missing
-from fp8parity.planning.shards import SCHEDULERS, shard_of
+from fp8parity.planning import SCHEDULERS, shard_of
 from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from test_completeness import note, runs
 
