@@ -54,7 +54,7 @@ def test_csv_has_a_line_for_each_gemm():
             ["meta-llama/Llama-3.1-8B"],
             "meta-llama/Llama-3.1-8B is no file or folder; of a repository give its config.json",
         ),
-        (["llama3-8b", "--pairs", "5"], "'5' is not a number from 6 to 1000"),
+        (["llama3-8b", "--pairs", "5"], "'5' is not a whole number from 6 to 1000"),
     ],
 )
 def test_bad_input_is_one_clear_line(capsys, args, words):
