@@ -60,7 +60,7 @@ SOURCES = """source,records,device,packages,sha256
 abc,set.zip,d,torch 0,abcdef
 """
 COMMANDS = {
-    "judge": ["judge", "records", "--report", "out.md", "--report", "out.html", "--whole"],
+    "judge": ["judge", "records", "--report", "out.md", "--report", "out.html"],
     "judge zip": ["judge", "set.zip", "--against", "golden"],
     "merge": ["merge", "merged.zip", "records", "set.zip"],
     "compare": ["compare", "set.zip", "records", "--report", "out.md"],
