@@ -11,11 +11,9 @@ from faults.catalogue import CATALOGUE, findings, id_of, looks
 from faults.fault import Bench, Fault, Finding, Kind
 from faults.looks import Measured, Numerics, canary_of, canary_verdict, sound, sound_canary
 from faults.plants import unquantized
-from faults.runs import FirstGradients, as_bf16, calibration, in_a_recipe
+from faults.runs import FirstGradients, as_bf16, in_a_recipe
 from fp8parity.checks import canary
-from fp8parity.judging.calibration import VISIBLE, calibrate
 from fp8parity.numerics import emulation
-from fp8parity.training.variants import FAULTS
 from sessions import Session, cell
 
 FINDINGS = [pytest.param(fault, finding, id=id_of(fault, finding)) for fault, finding in findings()]
@@ -97,15 +95,6 @@ def test_a_replica_is_green(replica: str):
     """One weight that moved by one ulp is no fault."""
     found = as_bf16(replica)
     assert (found.status, found.loss and found.loss.blame) == ("pass", "no change beyond the margin"), found.message()
-
-
-def test_the_schedule_of_micro_is_accepted():
-    found = calibrate(calibration("micro"))
-    assert found.accepted
-    assert found.signal > 100
-    assert found.learned is not None and 1.1 < found.learned < 1.3
-    assert {line.seen_by for line in found.lines if line.name in {f.name for f in FAULTS}} == {"tail", "band", "BF16"}
-    assert min(line.control_ratio for line in found.lines if line.seen_by) > VISIBLE
 
 
 def test_it_repeats():

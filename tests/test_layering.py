@@ -35,7 +35,7 @@ ROOMS = {
     "planning": "judging records",
     "report": "judging records shipped",
     "gate": "shipped report planning judging runner trainers checks training recipes workload records did_you_mean",
-    "cli": "gate shipped report planning judging runs runner trainers timing training recipes workload numerics records did_you_mean registry",
+    "cli": "gate shipped report planning judging runs runner trainers timing training recipes workload numerics records did_you_mean",
     "__main__": "cli",
     "__init__": "",
 }

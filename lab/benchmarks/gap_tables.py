@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging import policy, references, stats, worth
-from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.trainer_calibration import REPLICA
 from fp8parity.judging.verdict import SpeedDetail
 from fp8parity.records import sets
 from fp8parity.records.cell import Cell

@@ -4,7 +4,7 @@
 
 Start it again after a kill: finished runs are kept, and the others go on from their checkpoints, if the build is the
 same (outside a git repository FP8PARITY_COMMIT names it). ``python lab/benchmarks/gap_tables.py --lengths FOLDER``
-prints the gaps, and ``fp8parity calibrate --from FOLDER`` the noise.
+prints the gaps, and ``fp8parity schedule --from FOLDER`` the noise.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import torch
-from fp8parity.cli.calibrate import changed
 from fp8parity.cli.common import start
 from fp8parity.did_you_mean import refuse_unknown
 from fp8parity.recipes.registry import RECIPES, first_runnable
 from fp8parity.records.cell import CONTROL_RECIPE, Cell, Execution
 from fp8parity.training.variants import FAULTS, Variant, on_gradients, replica
 from fp8parity.workload.presets import presets
+from fp8parity_lab.cli.schedule import changed
 from fp8parity_lab.long_runs import long_presets, phased, trajectory
 from torch import Tensor
 

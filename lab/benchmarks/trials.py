@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from fp8parity.judging.calibration import REPLICA
 from fp8parity.judging.evaluate import evaluate, stages
 from fp8parity.judging.policy import Policy
 from fp8parity.judging.policy.rows import window_of
@@ -17,6 +16,7 @@ from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import loss as loss_goldens
 from fp8parity.judging.references import noise as spreads
 from fp8parity.judging.references.loss import Golden
+from fp8parity.judging.trainer_calibration import REPLICA
 from fp8parity.judging.verdict import LOSS, Verdict
 from fp8parity.records.cell import Cell
 from fp8parity.records.schema import AnyRecord, Trajectory

@@ -127,7 +127,7 @@ SCHEDULES = {
 
 
 def phased(preset: Preset) -> Preset:
-    """Return a preset whose schedule may have phases (``changed`` of ``fp8parity calibrate`` sets them)."""
+    """Return a preset whose schedule may have phases (``changed`` of ``fp8parity schedule`` sets them)."""
     return replace(preset, schedule=PhasedSchedule(**vars(preset.schedule)))
 
 

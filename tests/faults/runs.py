@@ -29,7 +29,7 @@ Runs = list[Trajectory]
 
 @cache
 def calibration(model: str) -> Runs:
-    """The runs that ``fp8parity calibrate`` recorded: BF16, its replicas, its planted faults, and recipes."""
+    """The runs that ``fp8parity schedule`` recorded: BF16, its replicas, its planted faults, and recipes."""
     return [r for r in load_records(GOLDEN / "records" / "calibration" / f"{model}.zip") if isinstance(r, Trajectory)]
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults.runs import calibration
 from fp8parity.cli import main
-from fp8parity.cli.calibrate import table
-from fp8parity.judging.calibration import calibrate, choice
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
+from fp8parity.training.variants import FAULTS
+from fp8parity_lab.cli.schedule import table
+from fp8parity_lab.schedules import VISIBLE, calibrate, choice
 from sessions import ROOT
 
 STEPS, TAIL = 80, 16
@@ -110,6 +112,15 @@ def test_the_accepted_schedule_with_the_largest_signal_is_chosen(run: Make):
     assert choice(found[2:]) is None
 
 
+def test_the_schedule_of_micro_is_accepted():
+    found = calibrate(calibration("micro"))
+    assert found.accepted
+    assert found.signal > 100
+    assert found.learned is not None and 1.1 < found.learned < 1.3
+    assert {line.seen_by for line in found.lines if line.name in {f.name for f in FAULTS}} == {"tail", "band", "BF16"}
+    assert min(line.control_ratio for line in found.lines if line.seen_by) > VISIBLE
+
+
 def test_what_a_calibration_needs(run: Make):
     with pytest.raises(ValueError, match="replicas and recipes"):
         calibrate([run(seed=s) for s in SEEDS])
@@ -123,18 +134,18 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     change = "steps=16,warmup=4,tail=8,rows=1,length=32"
     arguments = ["--model", "micro", "--change", change, "--seeds", "2", "--replicas", "1"]
     arguments += ["--recipe", "te-current", "--fault", "outputs shifted", "--device", "cpu", "--records", str(tmp_path)]
-    assert main(["calibrate", *arguments]) == 1
+    assert main(["schedule", *arguments]) == 1
     out = capsys.readouterr().out.splitlines()
     assert out[0] == "micro on topics, 16 steps of 32 tokens, learning rate 0.0015"
     assert [line.split("  ")[1].strip() for line in out[4:7]] == ["replica1", "outputs shifted", "te-current emulated"]
     assert any("of the way to the bigram entropy, below 50%" in line for line in out)
     assert out[-1] == "choice: none; no candidate was accepted"
-    assert main(["calibrate", "--recipe", "ao-rowise", "--records", str(tmp_path / "none")]) == 2
+    assert main(["schedule", "--recipe", "ao-rowise", "--records", str(tmp_path / "none")]) == 2
     assert "did you mean ao-rowwise" in capsys.readouterr().err
-    assert main(["calibrate", "--fault", "outputs shiftd", "--records", str(tmp_path / "none")]) == 2
+    assert main(["schedule", "--fault", "outputs shiftd", "--records", str(tmp_path / "none")]) == 2
     assert "did you mean outputs shifted" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
-        main(["calibrate", "--seeds", "1"])
+        main(["schedule", "--seeds", "1"])
     assert not (tmp_path / "none").exists()
 
 
@@ -147,7 +158,7 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     ],
 )
 def test_a_change_that_no_schedule_can_have_is_said_before_training(change, words, capsys):
-    assert main(["calibrate", "--model", "micro", "--change", change]) == 2
+    assert main(["schedule", "--model", "micro", "--change", change]) == 2
     assert words in capsys.readouterr().err
 
 
@@ -161,7 +172,7 @@ def command(trajectory: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     def call(*options: str, gap: float = 0.05) -> tuple[int, str, str]:
         for r in standard(maker(trajectory), outputs_shifted=(gap, 0)):
             write_json(tmp_path / "set" / name_of(r), r.model_copy(update={"grad_norm": [1.0] * STEPS}))
-        code = main(["calibrate", "--from", str(tmp_path / "set"), "--golden-dir", str(ROOT / "golden"), *options])
+        code = main(["schedule", "--from", str(tmp_path / "set"), "--golden-dir", str(ROOT / "golden"), *options])
         return code, *capsys.readouterr()
 
     return call
@@ -182,5 +193,5 @@ def test_a_refused_schedule_is_1(command: Calibrate, gap: float, code: int, last
 
 def test_a_set_that_cannot_be_calibrated_is_2(tmp_path: Path, trajectory: Make, capsys: pytest.CaptureFixture[str]):
     write_json(tmp_path / name_of(trajectory()), trajectory())
-    assert main(["calibrate", "--from", str(tmp_path)]) == 2
+    assert main(["schedule", "--from", str(tmp_path)]) == 2
     assert f"{tmp_path}: a calibration needs one schedule and two BF16 seeds" in capsys.readouterr().err
