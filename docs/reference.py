@@ -14,6 +14,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -32,7 +33,7 @@ from fp8parity.recipes.catalogue import CATALOGUE, VARIANTS
 from fp8parity.recipes.recipe import OLDEST, Recipe
 from fp8parity.records import check_names
 from fp8parity.records.cell import Strict
-from fp8parity.records.check_names import CHECKS
+from fp8parity.records.check_names import CHECKS, CheckInfo
 from fp8parity.report.sentence import PAGES, grouped
 from fp8parity.runner import declared
 from fp8parity.runs.names import WRITERS
@@ -48,6 +49,13 @@ POLICY: dict[str, dict[str, type[Strict]]] = {
 }
 """The rows by the name of their table, in each hand-written file."""
 SHORT = {"transformer_engine": "Transformer Engine"}
+
+
+def checks_text() -> str:
+    """Return what the files of checks say about them as ``checks.json`` holds it."""
+    known = [field.name for field in fields(CheckInfo)]
+    said = [{name: value for name in known if (value := getattr(c, name))} for c in declared().values()]
+    return f"{json.dumps(said, indent=1)}\n"
 
 
 def table(*rows: Iterable[object]) -> str:
@@ -356,7 +364,7 @@ def current(page: Path) -> str:
 
 
 if __name__ == "__main__":
-    check_names.FILE.write_text(check_names.as_text(declared().values()))
+    check_names.FILE.write_text(checks_text())
     for page in sorted({ROOT / made.page for made in BLOCKS.values()}):
         if page.exists():  # the lab may not be there
             page.write_text(current(page))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from enum import StrEnum
 from math import inf, nan
 
@@ -9,8 +10,9 @@ import gemm_records
 import pytest
 import reports
 import timings
+from documents import ROOT
 from fp8parity.records.cell import Cell, Execution, Mode, Strict
-from fp8parity.records.check_names import CHECKS, FILE, as_text
+from fp8parity.records.check_names import CHECKS, FILE
 from fp8parity.records.gemms import Accumulation, GemmMode, GemmTimes, TimedCast, TimedGemm
 from fp8parity.records.manifest import Selected, Shard
 from fp8parity.records.provenance import Provenance
@@ -25,8 +27,11 @@ from fp8parity.records.times import (
     TimeSplit,
     Watch,
 )
+from fp8parity.report.commands import command
+from fp8parity.report.evidence import Evidence
 from fp8parity.runner import declared
 from pydantic import TypeAdapter, ValidationError
+from verdicts import verdict as made
 
 LARGEST = 2**63 - 1
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE)
@@ -140,5 +145,11 @@ def test_shard_exists_and_cast_has_times_or_a_reason():
 
 def test_checks_are_known_as_text_without_torch():
     """``python docs/reference.py`` writes what the files of checks declare."""
-    assert FILE.read_text() == as_text(declared().values())
+    assert FILE.read_text() == runpy.run_path(str(ROOT / "docs" / "reference.py"))["checks_text"]()
     assert all(CHECKS[name].advice == check.advice for name, check in declared().items())
+
+
+@pytest.mark.parametrize("check", ["twins", "suites/numerics/test_twins"])
+def test_command_of_a_release_check_runs_it(check):
+    said = command([made("fail", check="gemm"), made("error", check=check)], Evidence())
+    assert said == "pytest suites/numerics --recipe te-current --model tiny --execution native --release"
