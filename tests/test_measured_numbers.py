@@ -202,4 +202,4 @@ class TestCommitted:
                 corpus = presets()[key.model].corpus if key.model in presets() else DEFAULT_CORPUS
                 cell = Cell(model=key.model, recipe=key.recipe, execution=key.execution).on(corpus)
                 m = Measurement(metric=key.metric, where=key.where, value=n.value)
-                assert isinstance(rules.number_rows(cell, key.check, m)[1], Band), key
+                assert isinstance(rules.rows_for(cell, key.check).lookup(m)[1], Band), key

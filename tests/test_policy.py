@@ -68,9 +68,9 @@ def found(rows: Policy, numbers: MeasuredNumbers | None = None, cell: Cell = CEL
 class TestSelection:
     def test_last_rule_and_band_win(self):
         both = made(rule(0, 99), rule(28, 29, recipe="te-current"), band(2, recipe="te-current"), band(0.5))
-        assert some(both.number_rows(CELL, "gemm", NUMBER)[0]).low == 28
-        assert some(both.number_rows(CELL.model_copy(update={"recipe": "x"}), "gemm", NUMBER)[0]).low == 0
-        assert some(both.number_rows(CELL, "gemm", NUMBER)[1]).band == 0.5
+        assert some(both.rows_for(CELL, "gemm").lookup(NUMBER)[0]).low == 28
+        assert some(both.rows_for(CELL.model_copy(update={"recipe": "x"}), "gemm").lookup(NUMBER)[0]).low == 0
+        assert some(both.rows_for(CELL, "gemm").lookup(NUMBER)[1]).band == 0.5
 
     @pytest.mark.parametrize(
         ("table", "kind"), [("loss", LossRow), ("golden", GoldenRow), ("speed", SpeedRow), ("gemm", GemmRow)]
@@ -93,7 +93,7 @@ class TestSelection:
         ],
     )  # fmt: skip
     def test_row_of_another_selection_does_not_apply(self, selects):
-        assert made(rule(0, 1, **selects), band(1, **selects)).number_rows(CELL, "gemm", NUMBER) == (None, None)
+        assert made(rule(0, 1, **selects), band(1, **selects)).rows_for(CELL, "gemm").lookup(NUMBER) == (None, None)
 
     def test_row_of_a_base_selects_the_recipes_that_are_alike(self):
         alike = (Alike(recipe=("b", "c"), base="a", why=WHY), Alike(recipe=("z",), base="x", why=WHY))

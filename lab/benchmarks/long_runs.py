@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from fp8parity.cli.common import start
 from fp8parity.did_you_mean import refuse_unknown
-from fp8parity.recipes.registry import RECIPES, first_runnable
+from fp8parity.recipes.registry import RECIPES
 from fp8parity.records.cell import CONTROL_RECIPE, Cell, Execution
 from fp8parity.training.variants import FAULTS, Variant, on_gradients, replica
 from fp8parity.workload.presets import presets
 from fp8parity_lab.cli.schedule import changed
+from fp8parity_lab.executions import first_runnable
 from fp8parity_lab.long_runs import long_presets, phased, trajectory
 from torch import Tensor
 

@@ -38,7 +38,9 @@ from torch import Tensor, nn
 
 FRESH = "topics:fresh"
 """The language ``topics`` without an end: no text comes twice, and each seed has its own."""
-BLOCK = 500 * topics.PARAGRAPH
+PARAGRAPH = (1 + topics.SEGMENT) * topics.SEGMENTS
+"""The bytes of a paragraph."""
+BLOCK = 500 * PARAGRAPH
 """Bytes of a fresh text that are made together."""
 
 
@@ -62,7 +64,7 @@ class FreshStream(TokenStream):
 
 @lru_cache(maxsize=4)
 def _fresh(seed: int, block: int) -> Tensor:
-    return torch.from_numpy(topics.tokens(BLOCK, f"fresh {seed}", block * BLOCK // topics.PARAGRAPH))
+    return torch.from_numpy(topics.tokens(BLOCK, f"fresh {seed}", block * BLOCK // PARAGRAPH))
 
 
 @cache

@@ -55,7 +55,7 @@ def unused(evaluations: Sequence[Evaluation], goldens: Goldens, policy: Policy) 
 def _needed(policy: Policy, machines: Sequence[Machine], numbers: Sequence[_JudgedNumber]) -> Iterator[object]:
     """Yield the rows that judge these records, or None where there is none."""
     for cell, check, number in numbers:
-        yield from policy.number_rows(cell, check, number)
+        yield from policy.rows_for(cell, check).lookup(number)
         yield from (row for row in policy.trend if row.matches(cell, check, number))
     metrics = {number.metric for *_, number in numbers}
     yield from (row for row in policy.metric if not metrics.isdisjoint(row.name))

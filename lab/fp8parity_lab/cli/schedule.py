@@ -123,7 +123,9 @@ def _named(variant: Variant | None) -> str:
 
 def _cells(control: Cell, globs: list[str], capability: tuple[int, int] | None, preset: Preset) -> list[Cell]:
     from fp8parity.recipes.conversion import nothing_left
-    from fp8parity.recipes.registry import RECIPES, first_runnable, matching
+    from fp8parity.recipes.registry import RECIPES, matching
+
+    from fp8parity_lab.executions import first_runnable
 
     asked, cells = matching(globs, RECIPES) if globs else matching(["*"]), []
     for recipe in RECIPES.values():
