@@ -195,3 +195,9 @@ def test_a_set_that_cannot_be_calibrated_is_2(tmp_path: Path, trajectory: Make, 
     write_json(tmp_path / name_of(trajectory()), trajectory())
     assert main(["schedule", "--from", str(tmp_path)]) == 2
     assert f"{tmp_path}: a calibration needs one schedule and two BF16 seeds" in capsys.readouterr().err
+
+
+def test_calibrate_of_trainers_refuses_runs_of_a_schedule(command: Calibrate, tmp_path: Path, capsys):
+    command()
+    assert main(["calibrate", "--from", str(tmp_path / "set"), "--golden-dir", str(ROOT / "golden")]) == 2
+    assert "a calibration needs BF16 of a trainer" in capsys.readouterr().err
