@@ -210,7 +210,7 @@ def test_calibration_needs_a_fault_a_repeat_and_a_sound_recipe(records, goldens,
     every = planted(records, 0.003)
     (problem,) = calibrate_trainer([r for r in every if r.content.count("rate") == 0], goldens, rules).problems
     assert problem == "no fault was planted: add one to the table faults"
-    with pytest.raises(ValueError, match="needs BF16, its replicas and a recipe"):
+    with pytest.raises(ValueError, match="needs BF16 of a trainer, its replicas and a recipe"):
         calibrate_trainer([r for r in every if "replica" not in r.content], goldens, rules)
     off = scaled([r for r in every if isinstance(r, Trajectory)], lambda seed: 0.003)
     assert calibrate_trainer(off, goldens, rules).problems[0].startswith("ao-rowwise without a fault is fail: ")
