@@ -235,7 +235,7 @@ def test_a_command_built_elsewhere_is_seen(code):
     assert builds_commands(ast.parse(code))
 
 
-MAX_STATEMENTS = 24_173
+MAX_STATEMENTS = 23_721
 """Statements of the library. A change may lower it; raising it needs a sentence in the changelog. By room: python -m fp8parity_lab.size."""
 
 

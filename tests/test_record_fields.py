@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import runpy
 from enum import StrEnum
 from math import inf, nan
@@ -153,3 +155,16 @@ def test_checks_are_known_as_text_without_torch():
 def test_command_of_a_release_check_runs_it(check):
     said = command([made("fail", check="gemm"), made("error", check=check)], Evidence())
     assert said == "pytest suites/numerics --recipe te-current --model tiny --execution native --release"
+
+
+def test_each_check_has_a_test_in_its_suite():
+    """Else --release, shards and commands would not find it."""
+    tests = {
+        (f"suites/{path.parent.name}", function.name): ast.unparse(function)
+        for path in (ROOT / "suites").rglob("test_*.py")
+        for function in ast.parse(path.read_text()).body
+        if isinstance(function, ast.FunctionDef)
+    }
+    own = {key: found[1] for key, code in tests.items() if (found := re.search(r"numerics\('([^']+)'", code))}
+    assert own == {(check.suite, check.function): check.name for check in declared().values()}
+    assert tests.keys() == {(info.suite, info.function) for info in CHECKS.values()}
