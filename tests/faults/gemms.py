@@ -13,7 +13,7 @@ from fp8parity.recipes import RECIPES, Recipe
 
 from faults import plants
 from faults.fault import Blame, Fault, Finding, Kind
-from faults.looks import EXTRA, Measured, Numerics
+from faults.looks import EXTRA, Numerics
 from faults.operands import TOWARDS_ZERO, UNIFORM_LOSS, WHOLE, codes, gemm
 from faults.plants import Plant, operand, prepared, results, variant_of
 
@@ -46,13 +46,10 @@ OPERANDS = {
     ),
     "silent BF16": recipe(
         plants.unquantized,
-        (
-            *gemm(
-                "te-current",
-                "fprop worst row sqnr @ gaussian",
-                "fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized",
-            ),
-            Finding(Measured("gradients", "te-current"), "total sqnr", Blame.RECIPE),
+        gemm(
+            "te-current",
+            "fprop worst row sqnr @ gaussian",
+            "fprop, dgrad, wgrad: this is BF16's SQNR: nothing was quantized",
         ),
         "torchtitan, NeMo AutoModel",
     ),
@@ -138,8 +135,7 @@ LAYOUT = {
 KERNELS = {
     "results lose bits": framework(
         results(plants.cut),
-        gemm("te-current", "fprop gain @ gaussian", UNIFORM_LOSS, hidden=WHOLE)
-        + gemm("bf16-like", "wgrad sqnr @ gaussian", UNIFORM_LOSS),
+        gemm("te-current", "fprop gain @ gaussian", UNIFORM_LOSS, hidden=WHOLE),
     ),
     "ten bits of an accumulator": framework(
         plants.short_accumulator(10), gemm("te-current", "fprop gain @ gaussian", TOWARDS_ZERO), "DeepGEMM 37"

@@ -28,8 +28,8 @@ from trajectories import NANO
 from faults.fault import Bench, Seen, seen_of
 
 SHOWN = "fp8parity.judging.numerics.SHOWN"
-EXTRA = {"core-rowwise": "ao-rowwise", "core-tensorwise": "ao-tensorwise", "bf16-like": "ao-rowwise-gw-hp"}
-"""Recipes that only the faults need: torchao's on this project's emulation, and one whose wgrad stays in BF16 there."""
+EXTRA = {"core-rowwise": "ao-rowwise", "core-tensorwise": "ao-tensorwise"}
+"""Recipes that only the faults need: torchao's on this project's emulation."""
 
 BY_BLOCK = "second-block-bf16"
 """te-current with the second block in BF16."""

@@ -54,13 +54,7 @@ def overflowing(x: torch.Tensor, fmt: Format) -> torch.Tensor:
 floor = rule("e8m0-rceil", lambda f: SCALE_RULES["e8m0-floor"])
 
 SCALES = {
-    "scale twice too large": recipe(
-        times("te-fp32", 2),
-        gemm("te-current", "fprop sqnr @ gaussian")
-        + codes(
-            "te-current", "differing scales @ dgrad_dy", "all scales of this project are 0.5 times those of torch casts"
-        ),
-    ),
+    "scale twice too large": recipe(times("te-fp32", 2), gemm("te-current", "fprop sqnr @ gaussian")),
     "scale 4096 times too small": recipe(times("te-pow2", 2.0**-12), gemm("te-block", "fprop sqnr @ heavy-tailed")),
     "scale one ulp off": recipe(
         times("te-fp32", 1 + 2**-23),
@@ -72,9 +66,7 @@ SCALES = {
     ),
     "floor for round-up": recipe(
         floor,
-        gemm("te-mxfp8", "wgrad sqnr @ gaussian")
-        + codes("te-mxfp8", "differing scales @ wgrad_x", "scales of this project are 0.5 times those of")
-        + codes("ao-mxfp8", "differing scales @ wgrad_x"),
+        codes("te-mxfp8", "differing scales @ wgrad_x", "scales of this project are 0.5 times those of"),
         "torchao 3686",
     ),
     "scale of a tiny block is no power of two": recipe(
@@ -106,8 +98,7 @@ SCALES = {
     ),
     "scale 1% too large": recipe(
         results(lambda y: y.mul_(1.01)),
-        gemm("te-current", "wgrad gain @ gaussian", f"fprop, dgrad, wgrad: a gain of 1.01 {SCALE}", hidden=WHOLE)
-        + gemm("te-nvfp4", "fprop gain @ gaussian", "a scale or a rounding"),
+        gemm("te-current", "wgrad gain @ gaussian", f"fprop, dgrad, wgrad: a gain of 1.01 {SCALE}", hidden=WHOLE),
     ),
     "results twice too large": recipe(
         results(lambda y: y.mul_(2)),
@@ -119,10 +110,7 @@ SCALES = {
     ),
     "one sign of 500 flipped": recipe(
         results(flipped),
-        (
-            *gemm("te-current", "fprop sqnr @ gaussian", "the signs of"),
-            Finding(Numerics("accumulation", "te-block"), "fprop bias @ K=512", Blame.RECIPE, cause="signs are wrong"),
-        ),
+        gemm("te-current", "fprop sqnr @ gaussian", "the signs of"),
     ),
 }
 
@@ -133,8 +121,7 @@ ROUNDING = {
             "te-current",
             "fprop gain @ gaussian",
             f"fprop: results are too small by 7.90% to 8.80%, and otherwise the SQNR is as expected: {TOWARDS_ZERO}",
-        )
-        + gemm("te-block", "wgrad gain @ odd-shape", TOWARDS_ZERO),
+        ),
     ),
     "ties away from zero": recipe(
         rounding(lambda x: x.sign() * (x.abs() + 0.5).floor()),
