@@ -62,4 +62,4 @@ def start(project: Path, *args: str, **extra: str) -> Done:
 def record_golden(project: Path) -> None:
     done = start(project, "--golden-update")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "golden: nano on topics: + " in done.stdout
+    assert "golden: nano on topics: new, " in done.stdout

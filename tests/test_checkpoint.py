@@ -98,7 +98,7 @@ def test_quantized_weights_decide_the_sharded_arms(recipe, names):
     assert [arm.name for arm in sharded.arms(RECIPES[recipe], Execution.NATIVE, 2)] == names
 
 
-KEPT = ("te-current", "te-block", "te-block-fp32", "te-mxfp8", "te-nvfp4", "te-current-backward-dequantized")
+KEPT = ("te-current", "te-block", "te-mxfp8", "te-nvfp4", "te-current-backward-dequantized")
 OPTION = ((QUANTIZED_WEIGHTS, True),)
 
 
@@ -158,7 +158,7 @@ def test_codes_and_scales_survive_copies_and_files(recipe):
 
 
 @pytest.mark.usefixtures("eager")
-@pytest.mark.parametrize("recipe", ["te-current", "te-mxfp8"])
+@pytest.mark.parametrize("recipe", ["te-mxfp8"])
 def test_first_step_is_that_of_plain_weights(session, recipe):
     """The masters start from the BF16 weights, and their codes are those of BF16 weights. Later steps differ by the rounding to BF16."""
     spec = session.subject(recipe)

@@ -21,7 +21,6 @@ from two_sides import POLICY, WHY, change, compared
         ({"recipe": 0.02, "control": 0.02}, "framework changed", "regression", 1),
         ({"recipe": 0.04, "control": 0.02}, "both changed", "regression", 1),
         ({"recipe": -0.02}, "recipe changed", "gain", 0),
-        ({"recipe": -0.02, "control": -0.02}, "framework changed", "gain", 0),
         ({"noise": 1.0}, "noise", "none", 0),
         ({"recipe": 0.003}, "noise", "none", 0),
         ({"noise": 30.0}, "cannot say", "unknown", 2),
@@ -47,30 +46,14 @@ def test_the_gap_is_paired_by_seed(runs):
     assert framework.low == framework.high == 0
 
 
-def test_the_sentence_says_what_moved_and_by_how_much(runs):
-    sentence = compared(runs(), runs("2.13.0", recipe=0.02)).sentence
-    assert sentence.startswith("Recipe changed: te-current-nano-emulated loss +2.000% [+2.000%, +2.000%], worse")
-
-
-def test_the_sentence_says_that_nothing_moved(runs):
-    quiet = compared(runs(), runs("2.13.0")).sentence
-    assert quiet.startswith("No change beyond tolerance: 2 comparisons, 2 of them equal to the bit (torch")
-
-
-@pytest.mark.parametrize(
-    ("side", "moved", "effect", "code"),
-    [(1, "recipe changed", "regression", 1), (0, "recipe changed", "gain", 0), (2, "cannot say", "unknown", 2)],
-)
-def test_non_finite_runs(runs, side, moved, effect, code):
-    sides = [runs(), runs("2.13.0")]
+def test_runs_that_stopped_on_both_sides_say_nothing(runs):
     stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
-    for i in (0, 1):
-        if side in (i, 2):
-            sides[i] = [
-                r.model_copy(update=stopped) if r.cell.recipe != "bf16" and r.seed == 1 else r for r in sides[i]
-            ]
+    sides = [
+        [r if r.cell.is_control or r.seed != 1 else r.model_copy(update=stopped) for r in side]
+        for side in (runs(), runs("2.13.0"))
+    ]
     found = compared(*sides)
-    assert (change(found).moved, change(found).effect, found.code) == (moved, effect, code)
+    assert (change(found).moved, change(found).effect, found.code) == ("cannot say", "unknown", 2)
     assert "seed 1 is non-finite at step 7" in change(found).notes
 
 
@@ -174,8 +157,7 @@ def test_a_recipe_that_stopped_with_bf16_is_not_to_blame(runs, side, recipe, bf1
         assert found.sentence.startswith(f"BF16 changed: {change(found, 'bf16').name} ")
 
 
-@pytest.mark.parametrize(("control", "effect"), [(0.02, "regression"), (-0.02, "gain")])
-@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize(("control", "effect", "noise"), [(0.02, "regression", 0.0), (-0.02, "gain", 0.5)])
 def test_bf16_that_moves_away_from_a_recipe_moves_alone(runs, control, effect, noise):
     """The recipe's own losses are equal to the bit, or within their noise."""
     found = compared(runs(), runs("2.13.0", control=control, noise=noise))

@@ -180,8 +180,6 @@ def test_any_shift_of_a_time_is_mirrored(field):
 
 UPGRADES = [
     ("xeon-torchao-0.17.0", "xeon-torchao-0.18.0"),
-    ("xeon-torch-2.12.1", "xeon-torchao-0.18.0"),
-    ("h200-te-2.10.0", "h200-te-2.20.2"),
     ("h200-torchao-0.17.0", "h200-torchao-0.18.0"),
 ]
 

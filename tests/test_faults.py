@@ -10,7 +10,6 @@ import torch
 from faults.catalogue import CATALOGUE, findings, id_of, looks
 from faults.fault import Bench, Fault, Finding, Kind
 from faults.looks import Measured, Numerics, canary_of, canary_verdict, sound, sound_canary
-from faults.plants import unquantized
 from faults.runs import FirstGradients, as_bf16, in_a_recipe
 from fp8parity.checks import canary
 from fp8parity.numerics import emulation
@@ -54,19 +53,10 @@ def test_first_gradients_without_a_fault_are_green(look: FirstGradients):
 
 
 def test_the_catalogue_is_whole():
-    assert len(CATALOGUE) >= 60
+    assert len(CATALOGUE) >= 266
     assert [name for name, n in Counter(f.name for f in CATALOGUE).items() if n > 1] == []
     assert {f.kind for f in CATALOGUE} == set(Kind)
     assert all(f.source and f.seen for f in CATALOGUE)
-
-
-def test_an_unquantized_run_is_red_in_convergence_too(session, monkeypatch, eager):
-    """The silent fall-back trains exactly as BF16 does: equal losses, and the verdict says so."""
-    unquantized(monkeypatch)
-    quantized, control = (
-        session.trajectory(cell(r, e, "nano"), 0) for r, e in (("te-current", "emulated"), ("bf16", "native"))
-    )
-    assert quantized.loss == control.loss
 
 
 def test_nan_names_its_step_and_parameter(session, monkeypatch, eager):

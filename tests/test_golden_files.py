@@ -58,7 +58,6 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "schema_version", 2, "schema 2 is unknown; this fp8parity reads schema 1"),
     (Golden, "model", "other", "it holds other on topics; rename it"),
     (Golden, "spec_hash", "", "key spec_hash"),
-    (Golden, "schedule.tail", 0, "schedule: tail is 0; it is an integer from 1 to the 160 steps"),
     (Golden, "schedule.steps", 159, "seeds.0 has 160 losses; the schedule has 159 steps"),
     (Golden, "seeds", [], "key seeds"),
     (Golden, "seeds.1.seed", 0, "seeds: 0 appears twice"),
@@ -71,16 +70,13 @@ FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
     (Golden, "seeds.0.replicas.1.variant", "replica1", "replicas: replica1 appears twice"),
     (Golden, "gradients", [{"metric": "a", "where": "b", "value": "NaN"}], "gradients: a @ b is nan"),
     (Golden, "noise.0.runs.0.recipe", "bf16", "bf16 is the control"),
-    (Golden, "noise.0.runs.0.loss", "1 2", "key noise.0: runs.0: 2 windows of losses and 20 of gradient norms"),
     (Golden, "noise.0.runs.0.loss", "5000000", "key noise.0.runs.0.loss.0: Input should be less than 0.5"),
     (Golden, "noise.0.runs.0.loss", "1 x", "key noise.0.runs.0.loss: invalid literal"),
     (Golden, "noise.0.tail_sd", 0.01, "key noise.0.tail_sd: Extra inputs are not permitted"),
     (Golden, "noise.0.window", 16, "20 windows of 16 steps do not make 160 steps"),
-    (Golden, "seeds.0.loss.7", 4.0, "its values do not match their digest: they were edited after"),
     (SpeedGolden, "schema_version", 7, "key schema_version"),
     (SpeedGolden, "gpu", "NVIDIA Other", "it holds NVIDIA Other, base; rename it"),
     (SpeedGolden, "cells", {"te-current sideways": {}}, "cells.te-current sideways"),
-    (SpeedGolden, f"{CELL}.ratio", "NaN", "ratio"),
     (SpeedGolden, f"{CELL}.low", 1.3, "the ratio, 1.2, is not inside its interval [1.3,"),
     (SpeedGolden, f"{CELL}.bf16_tokens_per_second", 50000.0, "the ratio is 1.2, and that of its tokens/s is 1.97"),
     (SpeedGolden, f"{CELL}.sessions", [], "sessions"),
@@ -188,11 +184,6 @@ def test_changes_of_a_golden_are_counted():
         "1 values removed: gone", "1 values added: more", "commit: a -> b",
         "2 of 5 values changed, most seeds.0.loss.1: 2 -> 2.5 (+0.5)",
     ]  # fmt: skip
-
-
-def test_unchanged_folder_says_so(golden, capsys):
-    assert main(["golden", "diff", "HEAD", "--golden-dir", str(golden)]) == 0
-    assert capsys.readouterr().out == f"{golden} is as in HEAD\n"
 
 
 def leaves(value: object, place: tuple[object, ...] = ()) -> list[tuple[object, ...]]:

@@ -55,7 +55,6 @@ class TestLoss:
             ({"spec_hash": "other"}, "its model, what it keeps in BF16, or schedule differ from the golden's"),
             ({"fingerprint": "fedcba9876543210"}, "(fingerprint fedcba987654, golden"),
             ({"schedule": {"tail": 20.0, "more": 1.0}}, "its schedule has tail 20, and the golden's has 40"),
-            ({"schedule": {"tail": 40.0, "more": 1.0}}, None),
             ({"initial_weights": "other"}, "seed 1 starts from other initial weights"),
         ],
         ids=str,
@@ -166,10 +165,8 @@ class TestTimes:
             (timings.made(1.2, session="b"), ["s", "b"]),
             (timings.made(1.3, session="b"), ["b"]),  # outside the band of 5%
             (timings.made(1.2, session="b", recipe_memory=22 * 2**30), ["b"]),
-            (timings.made(1.2, session="b", provenance=UPGRADED), ["b"]),
             (gemm_records.made(training=1.6 * 1.04, session="b"), ["s", "b"]),
             (gemm_records.made(training=1.6 * 1.06, session="b"), ["b"]),
-            (slower(gemm_records.made(session="b"), 1.09), ["s", "b"]),
             (slower(gemm_records.made(session="b"), 1.12), ["b"]),  # BF16's own rate
             (
                 gemm_records.changed(gemm_records.made(session="b"), "up wgrad kernel", accumulation=Accumulation.FAST),
@@ -187,14 +184,14 @@ class TestTimes:
             (timings.made(**DIRTY), "uncommitted changes"),
             (timings.made(watch=None), "was not watched"),
             (timings.made(watch=calm_but(throttled=["hardware slowdown"])), "hardware slowdown"),
-            (timings.made(watch=calm_but(busy_before=30)), "30% busy"),
+
             (timings.made(pairs=7), "7 pairs"),
             (timings.made(spread=0.03), r"interval of its ratio is 7\.7% wide, and the band is \+-5\.0%"),
             (timings.made(variant="x"), "its setting is not that of the suite: x"),
-            (gemm_records.made(**DIRTY), "uncommitted changes"),
+
             (gemm_records.made(tool="te-benchmark"), "it imitates another tool"),
             (gemm_records.made(micro_batch=0), "a list of shapes has no golden"),
-            (gemm_records.made(watch=None), "was not watched"),
+
         ],
     )  # fmt: skip
     def test_unsuitable_times_are_refused(self, tmp_path, record, words):

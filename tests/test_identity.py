@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import permutations
 from pathlib import Path
 
 import pytest
 from faults.references import _moved_by as moved_by
 from faults.runs import calibration
 from fp8parity.judging import gradients, identity
-from fp8parity.judging.compare import compare
 from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.references import Goldens
 from fp8parity.judging.references.numbers import MeasuredNumbers
@@ -19,7 +17,6 @@ from fp8parity.records.storage import load_records
 from narrowed import some
 from reports import RECIPES
 from sessions import stored
-from two_sides import change
 
 GOLDENS, POLICY = stored()
 GOLDEN = GOLDENS.loss["micro", "topics"]
@@ -29,7 +26,6 @@ RUNS = {
 }
 ALIKE = {"te-block", "te-mxfp8", "ao-mxfp8", "ao-rowwise"}
 """Recipes with equal first gradients, to 5% of their gap to BF16: they differ in the geometry of scales alone."""
-PAIRS = [p for p in permutations(RUNS, 2) if "bf16" not in p and not {*p} <= ALIKE]
 
 
 def start(runs: list[Trajectory]) -> gradients.Start:
@@ -38,13 +34,14 @@ def start(runs: list[Trajectory]) -> gradients.Start:
     return gradients.start(runs, RUNS["bf16"], seeds, POLICY, MeasuredNumbers(), GOLDEN)
 
 
-@pytest.mark.parametrize(("name", "recipe"), PAIRS, ids=[" as ".join(reversed(p)) for p in PAIRS])
-def test_first_gradients_of_another_recipe_are_red(name, recipe):
-    runs = [
-        own.model_copy(update={"first_gradients": other.first_gradients})
-        for own, other in zip(RUNS[name], RUNS[recipe], strict=True)
-    ]
-    assert gradients.FIRST_GRADIENTS in {f.metric for f in some(start(runs).recipe).failing}
+@pytest.mark.parametrize("name", [r for r in RUNS if r != "bf16"])
+def test_first_gradients_of_another_recipe_are_red(name):
+    for recipe in (r for r in RUNS if r not in ("bf16", name) and not {name, r} <= ALIKE):
+        runs = [
+            own.model_copy(update={"first_gradients": other.first_gradients})
+            for own, other in zip(RUNS[name], RUNS[recipe], strict=True)
+        ]
+        assert gradients.FIRST_GRADIENTS in {f.metric for f in some(start(runs).recipe).failing}, recipe
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, "fail"), (1.01, "drift")])
@@ -54,25 +51,6 @@ def test_first_gradients_decide_unless_bf16_left_its_golden(factor, status):
     goldens = Goldens({GOLDEN.key: moved_by(factor)(GOLDEN)}, numbers=GOLDENS.numbers)
     [found] = evaluate([*RUNS["bf16"], *runs], goldens, POLICY)
     assert [v.status for v in found.verdicts if not v.cell.is_control] == [status]
-
-
-def test_first_gradients_that_new_packages_change_are_a_regression():
-    def upgraded(r: Trajectory, first: dict[str, float]) -> Trajectory:
-        packages = r.provenance.packages | {"torch": "9"}
-        return r.model_copy(
-            update={"provenance": r.provenance.model_copy(update={"packages": packages}), "first_gradients": first}
-        )
-
-    pairs = zip(RUNS["te-current"], RUNS["te-block"], strict=True)
-    new = [upgraded(own, other.first_gradients) for own, other in pairs]
-    found = compare(
-        [*RUNS["bf16"], *RUNS["te-current"]],
-        [*(upgraded(r, r.first_gradients) for r in RUNS["bf16"]), *new],
-        GOLDENS,
-        POLICY,
-    )
-    assert (change(found).moved, change(found).effect, found.code) == ("recipe changed", "regression", 1)
-    assert change(found).notes[0].startswith("first step in NEW: first gradients ")
 
 
 @pytest.mark.parametrize("recipe", [r for r in RUNS if r != "bf16"])

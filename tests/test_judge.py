@@ -26,8 +26,6 @@ from fp8parity.records.schema import Module, Trajectory
 from fp8parity.report.evidence import Evidence
 from fp8parity.report.summary import Report
 
-ALL = [Places(*p) for p in product(Place, Place, Place, (False, True))]
-
 
 def both(framework: Place, recipe: Place = NONE, total: Place = NONE, *, windows: bool = False) -> tuple[str, Changed]:
     places = Places(framework, recipe, total, windows)
@@ -39,20 +37,16 @@ def both(framework: Place, recipe: Place = NONE, total: Place = NONE, *, windows
     [
         ((INSIDE, INSIDE, INSIDE), "pass", Changed.NOTHING),
         ((INSIDE, WORSE, WORSE), "fail", Changed.RECIPE),
-        ((INSIDE, WORSE, INSIDE), "fail", Changed.RECIPE),
         ((INSIDE, BETTER, BETTER), "improved", Changed.RECIPE),
         ((INSIDE, TOO_GOOD, TOO_GOOD), "fail", Changed.RECIPE),
         ((INSIDE, UNDECIDED, UNDECIDED), "inconclusive", Changed.UNKNOWN),
         ((WORSE, INSIDE, WORSE), "drift", Changed.FRAMEWORK),
         ((WORSE, WORSE, INSIDE), "drift", Changed.FRAMEWORK),
         ((WORSE, WORSE, WORSE), "fail", Changed.BOTH),
-        ((WORSE, UNDECIDED, WORSE), "fail", Changed.FRAMEWORK),
         ((WORSE, INSIDE, INSIDE), "pass", Changed.FRAMEWORK),
         ((WORSE,), "drift", Changed.FRAMEWORK),
         ((UNDECIDED,), "inconclusive", Changed.NOTHING),
-        ((INSIDE,), "pass", Changed.NOTHING),
         ((WORSE, INSIDE), "drift", Changed.FRAMEWORK),
-        ((INSIDE, TOO_GOOD), "fail", Changed.RECIPE),
         ((INSIDE, BETTER), "improved", Changed.RECIPE),
         ((INSIDE, UNDECIDED), "inconclusive", Changed.UNKNOWN),
     ],
@@ -66,29 +60,24 @@ def test_a_window_outside_blames_the_recipe_and_excuses_nothing():
     assert both(WORSE, INSIDE, WORSE, windows=True) == ("fail", Changed.BOTH)
 
 
-@pytest.mark.parametrize("places", ALL)
-def test_a_worse_recipe_is_never_green(places):
-    status = decide.status_of(places)
-    if WORSE in (places.recipe, places.total) or TOO_GOOD in (places.total,):
-        assert status in ("fail", "drift", "inconclusive")
-    if status == "drift":
-        assert places.framework == WORSE
+def test_a_worse_recipe_is_never_green():
+    for places in (Places(*p) for p in product(Place, Place, Place, (False, True))):
+        status = decide.status_of(places)
+        if WORSE in (places.recipe, places.total) or places.total == TOO_GOOD:
+            assert status in ("fail", "drift", "inconclusive"), places
+        assert status != "drift" or places.framework == WORSE, places
 
 
 @pytest.mark.parametrize(
     ("low", "high", "better", "place"),
     [
-        (-0.9, 0.9, None, INSIDE),
         (-1.0, 1.0, None, INSIDE),
-        (-0.9, 1.1, None, UNDECIDED),
         (1.0, 1.2, None, UNDECIDED),
-        (1.1, 1.2, None, WORSE),
         (-1.2, -1.1, None, WORSE),
         (1.1, 1.2, "above", BETTER),
         (3.1, 3.2, "above", TOO_GOOD),
         (2.9, 3.2, "above", BETTER),
         (-1.2, -1.1, "below", BETTER),
-        (-3.2, -3.1, "below", TOO_GOOD),
         (3.1, 3.2, "below", WORSE),
         (float("nan"), float("nan"), None, UNDECIDED),
     ],
@@ -122,7 +111,6 @@ def verdict(trajectory, golden, gaps, controls=(0.0, 0.0, 0.0), row=ROW, **chang
         ((-0.0105, -0.0100, -0.0095), (0, 0, 0), "improved"),
         ((-0.004, 0.001, 0.008), (0, 0, 0), "inconclusive"),
         ((0.0105, 0.0100, 0.0102), (0.0100, 0.0101, 0.0099), "drift"),
-        ((0.0001, 0.0002, 0.0001), (-0.0099, -0.0101, -0.0100), "drift"),
         ((0.0105, 0.0100, 0.0102), (-0.0099, -0.0101, -0.0100), "fail"),
     ],
 )
@@ -130,11 +118,6 @@ def test_status_of_gaps(trajectory, golden, gaps, controls, status):
     found = verdict(trajectory, golden, gaps, controls)
     assert found.status == status
     assert found.green == (status in ("pass", "improved"))
-
-
-def test_a_drifting_control_is_red_itself(trajectory, golden):
-    runs = [trajectory(seed=s, gap=0.01 + 1e-4 * s) for s in range(3)]
-    assert judged(runs, runs, golden).status == "drift"
 
 
 def test_no_golden(trajectory):
@@ -162,12 +145,6 @@ def test_a_run_shorter_than_a_window_is_one_window(trajectory, gap, status):
     golden = from_runs([short("bf16", s) for s in range(3)], [])
     controls, candidates = [short("bf16", s) for s in range(3)], [short("te-current", s, gap) for s in range(3)]
     assert judged(candidates, controls, golden).status == status
-
-
-def test_a_golden_without_a_seed_is_no_golden_for_it(trajectory):
-    golden = from_runs([trajectory(seed=s) for s in (0, 1, 7)], [])
-    found = verdict(trajectory, golden, (0.0005, -0.0004, 0.0003))
-    assert (found.status, found.headline) == ("no-golden", "the golden holds no seeds [2]")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 module was converted"), (2, "2 modules were converted")])

@@ -44,13 +44,6 @@ THREE = MeasuredNumbers({"shared": {KEY._replace(where=where): KNOWN for where i
 TREND = Trend(check=("gemm",), slack=0.5, why="a made-up trend")
 OTHER = Measurement(metric="bias", where="h", value=1.0)
 NEEDS = "they have no rule and no measured number; run the check on a machine that you trust, then store its numbers:"
-BOTH_WAYS = pytest.mark.parametrize(
-    ("value", "status"),
-    [
-        (28.4, "pass"), (28.0, "pass"), (29.0, "pass"), (27.9, "fail"), (29.1, "fail"), (math.inf, "fail"), (-math.inf, "fail"),
-        (math.nan, "fail"),
-    ],
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -73,7 +66,9 @@ def policy(*rows, **others) -> Policy:
     return Policy(path=Path("policy.toml"), rule=rules, band=bands, **others)
 
 
-@BOTH_WAYS
+@pytest.mark.parametrize(
+    ("value", "status"), [(28.0, "pass"), (29.0, "pass"), (27.9, "fail"), (29.1, "fail"), (math.nan, "fail")]
+)
 def test_bounds_are_two_sided(judged, value, status):
     assert judged(policy(RULE), value).status == status
 

@@ -52,9 +52,7 @@ def entries(tmp_path, text=ENTRY, today=TODAY) -> KnownFailures:
     [
         (verdict(), "known"),
         (verdict("inconclusive"), "inconclusive"),
-        (verdict("error"), "error"),
         (verdict(execution="emulated"), "fail"),
-        (verdict(check="gemm"), "fail"),
         (verdict(recipe="te-block"), "fail"),
         (verdict("pass"), "pass"),
     ],
@@ -104,7 +102,6 @@ def test_entries_are_strict(tmp_path, text, verdicts, words):
     [
         ('status = "fail"', 'status = "pass"', "key status: .*pass is not a failure"),
         ('link = "https://example.org/issues/7"\n', "", "key link: Field required"),
-        ("expires = 2026-03-02\n", "", "key expires: Field required"),
         ('recipe = "te-current"', 'recipe = "te-*"', "key recipe: .*'te-\\*' is a pattern; list the names"),
         ("[[known]]", "[[knwon]]", "unknown table 'knwon'; known: known"),
     ],
@@ -137,9 +134,7 @@ def test_the_measured_failures_are_known(records, model, check):
     ("check", "metric", "value"),
     [
         ("autotune", "configuration difference", 0.3),
-        ("autotune", "autotuned kernels", 2.0),
         ("modes", "compiled difference", 0.6),
-        ("modes", "graphed difference", 0.1),
         ("modes", "compiled graphs", 0.0),
     ],
 )
@@ -189,13 +184,11 @@ KNOWN = ("fprop sqnr", "uniform", 21.0)
 @pytest.mark.parametrize(
     ("failing", "status"),
     [
-        ([KNOWN], "known"),
         ([("fprop sqnr", "outliers", 20.0)], "known"),
         ([KNOWN, ("fprop sqnr", "outliers", 22.0)], "known"),
         ([("fprop sqnr", "uniform", 19.9)], "fail"),
         ([("fprop sqnr", "uniform", 22.1)], "fail"),
         ([("fprop sqnr", "uniform", NAN)], "fail"),
-        ([("fprop sqnr", "gaussian", 21.0)], "fail"),
         ([("dgrad sqnr", "uniform", 21.0)], "fail"),
         ([KNOWN, ("dgrad sqnr", "uniform", 21.0)], "fail"),
         ([], "fail"),
@@ -215,25 +208,13 @@ def test_a_kernel_that_is_named_is_the_only_one_to_blame(tmp_path, kernels, stat
 
 
 class TestLossParity:
-    def parts(
-        self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path
-    ) -> tuple[Verdict, dict[str, float]]:
-        controls = [run(seed=s) for s in SEEDS]
-        found = judged(golden, [run("te-current", s, 7, change) for s in SEEDS], controls, folder)
-        return found, {f.metric: f.value for f in found.failing}
-
-    def test_a_spike_is_the_band_alone(self, golden, run, tmp_path):
-        found, parts = self.parts(golden, run, at(48, 56, 0.05), tmp_path)
-        assert found.status == "fail"
-        assert parts == {
-            "first out": pytest.approx(0.05, abs=2e-3),
-            "to control: first out": pytest.approx(0.05, abs=2e-3),
-        }
+    def found(self, golden: Golden, run: Make, change: np.ndarray | float, folder: Path) -> Verdict:
+        return judged(golden, [run("te-current", s, 7, change) for s in SEEDS], [run(seed=s) for s in SEEDS], folder)
 
     @pytest.mark.parametrize(("spike", "status"), [(0.05, "known"), (0.2, "fail")])
     def test_an_entry_names_the_part_and_its_range(self, golden, run, tmp_path, spike, status):
         names = [f'{{ metric = "{name}", low = 0.04, high = 0.06 }}' for name in ("first out", "to control: first out")]
         known = numbered(tmp_path, f"number = [{', '.join(names)}]", check="loss parity")
-        assert known.mark(self.parts(golden, run, at(48, 56, spike), tmp_path)[0]).status == status
-        gap_too = self.parts(golden, run, at(48, 56, 0.05) + at(120, STEPS, 0.01), tmp_path)[0]
+        assert known.mark(self.found(golden, run, at(48, 56, spike), tmp_path)).status == status
+        gap_too = self.found(golden, run, at(48, 56, 0.05) + at(120, STEPS, 0.01), tmp_path)
         assert known.mark(gap_too).status == "fail"

@@ -139,10 +139,3 @@ def test_a_framework_that_moved_is_not_blamed_on_the_recipe():
     """BF16 has other weights then, and the numbers say nothing about its gradients."""
     found, detail = verdict(mini(late=2, bf16=1.02))
     assert (found.status, detail.odd_gradient) == ("drift", None)
-
-
-def test_a_set_gives_a_number_for_each_seed_and_step():
-    [machine] = sets.machines(list(runs_of("h200-gate-fifth")))
-    found = [m for record in gradients.numbers_of(machine) for m in record.values if m.metric in gradients.PROBES]
-    assert len(found) == 72
-    assert {(m.metric, m.where) for m in found} == {(name, f"seed {n}") for name in gradients.PROBES for n in (0, 1)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -44,10 +45,6 @@ def test_a_pooled_pair_of_seeds_seldom_passes_a_gap_at_the_margin(spread, least,
     pairs = (rng.normal(0.5, 0.2 * spread, 2).tolist() for _ in range(4000))
     passed = [place(st.mean_interval(pair, 0.05, prior), 0.5) == Place.INSIDE for pair in pairs]
     assert least < np.mean(passed) < most
-
-
-def test_nan_is_never_inside():
-    assert place(st.mean_interval([float("nan"), 0.0, 0.0], 0.05), 0.5) == Place.UNDECIDED
 
 
 def test_gaps_of_windows_are_the_root_mean_square_over_seeds():
@@ -158,22 +155,16 @@ def test_the_line_gives_the_steps():
     assert (found.low, found.high) == pytest.approx((0.5 * level, 1.5 * level), rel=1e-3)
 
 
-def test_a_better_loss_is_reached_earlier():
-    found = worth.later(POINTS, falling(0.001, 1e-6), gap(-0.001))
-    assert found is not None and found.mean == pytest.approx(-2.8, rel=0.01) and found.high < 0
-
-
 @pytest.mark.parametrize(("slope", "said"), [(0.001, True), (0.00002, False), (0.0, False), (-0.001, False)])
 def test_a_flat_or_rising_loss_says_nothing(slope, said):
     assert (worth.later(POINTS, falling(slope, 0.1), gap(0.001)) is not None) is said
 
 
-@pytest.mark.parametrize("points", [40, 100, 160, 200])
-@pytest.mark.parametrize("period", [[1.0, 2.0, 2.0, 1.0], [2.0, 1.0, 1.0, 2.0]])
-@pytest.mark.parametrize("base", [0.0, 1.0, 2.5])
-def test_a_loss_that_repeats_has_no_slope_of_rounding(points, period, base):
+def test_a_loss_that_repeats_has_no_slope_of_rounding():
     """All of its batches have one mean, so its slope of 1e-18 had no error, and a gap cost 1e15 steps."""
-    assert worth.later(np.arange(points, dtype=float), base + np.resize(period, points), gap(0.01)) is None
+    for points, base in product((40, 100, 160, 200), (0.0, 1.0, 2.5)):
+        for period in ([1.0, 2.0, 2.0, 1.0], [2.0, 1.0, 1.0, 2.0]):
+            assert worth.later(np.arange(points, dtype=float), base + np.resize(period, points), gap(0.01)) is None
 
 
 def test_the_interval_holds_the_truth():

@@ -5,22 +5,19 @@ tests/faults/speeds.py has more of what must be red.
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fp8parity.judging import speed
 from fp8parity.judging.evaluate import evaluate
-from fp8parity.judging.policy import SpeedRow
 from fp8parity.judging.references import Goldens, pooling, store
 from fp8parity.judging.references.timed import SpeedGolden
 from fp8parity.records.cell import Mode
-from fp8parity.records.schema import AnyRecord, Throughput, TimeSplit
+from fp8parity.records.schema import AnyRecord, TimeSplit
 from fp8parity.records.sets import load, machines, save
 from fp8parity.records.storage import name_of
 from fp8parity.records.times import LinearTime, Split
 from fp8parity.workload.shapes import TIMED_BLOCKS
 from sessions import stored
-from timings import CELL, GPU, HERE, POLICY, ROW, SHAPE, THRESHOLDS, calm_but, made
+from timings import CELL, GPU, HERE, POLICY, ROW, SHAPE, THRESHOLDS, made
 
 
 @pytest.fixture
@@ -50,68 +47,6 @@ def test_an_unknown_gpu_has_no_golden_and_shows_what_it_did(tmp_path, golden):
 
 
 BLOCK_CELL = CELL.model_copy(update={"model": "llama3-8b"})
-CAPPED = calm_but(sm_clocks=[1605] * 22, power_capped=0.9)
-
-
-def block(ratio: float = 1.5, **changes: Any) -> Throughput:
-    return made(ratio, cell=BLOCK_CELL, block=SHAPE, **changes)
-
-
-@pytest.fixture(scope="module")
-def row() -> SpeedRow:
-    """The row of the project's own policy, so that a row that is too wide for these faults is red here."""
-    return stored()[1].speed_row(BLOCK_CELL)
-
-
-def judged(record: Throughput, row: SpeedRow, golden: Throughput | None = None) -> tuple[str, str]:
-    found = speed.judge(record, pooling.updated(None, [golden or block()]), row, THRESHOLDS)
-    assert found.check == "block throughput"
-    return found.status, found.headline
-
-
-def longer(factor: float, **changes: Any) -> Throughput:
-    """A sound block, all of whose times are longer by this factor."""
-    sound = block()
-    times = {name: [s * factor for s in getattr(sound, name)] for name in ("bf16_seconds", "recipe_seconds")}
-    return block(**{**times, **changes})
-
-
-def delayed(share: float) -> Throughput:
-    """Something that delays every step of the recipe by a share of its time."""
-    sound = block()
-    return block(recipe_seconds=[s * (1 + share) for s in sound.recipe_seconds])
-
-
-SOUND = block().recipe_memory
-
-
-@pytest.mark.parametrize(
-    ("record", "status", "words"),
-    [
-        (delayed(0.05), "fail", "slower: 1.429x BF16, golden 1.500x"),
-        (delayed(0.01), "pass", ""),
-        (delayed(-0.05), "improved", ""),
-        (block(recipe_memory=round(1.1 * SOUND)), "fail", "more memory: 0.990 of BF16's, golden 0.900"),
-        (block(recipe_memory=round(1.01 * SOUND)), "pass", ""),
-        (
-            longer(1 / 0.92, watch=CAPPED),
-            "inconclusive",
-            "the power limit held the GPU at 1605 MHz in 90% of the turns",
-        ),
-        (longer(1 / 0.92), "pass", ""),
-        # The clock is 19% lower, and BF16 takes 1.4 times as long.
-        (longer(1.4, watch=CAPPED), "drift", ""),
-        (longer(1 / 0.92, watch=CAPPED, attention="another"), "stale", ""),
-        # A card that needs a lower clock for the same speed is judged.
-        (block(watch=CAPPED), "pass", ""),
-        (block(1.4, watch=CAPPED), "fail", ""),
-        # A lower clock without a power limit has other reasons.
-        (block(watch=calm_but(sm_clocks=[1605] * 22, power_capped=0.0)), "pass", ""),
-    ],
-)
-def test_a_planted_fault_has_its_status(row, record, status, words):
-    found, headline = judged(record, row)
-    assert found == status and words in headline
 
 
 def test_the_rows_of_blocks_are_narrower_than_the_faults():

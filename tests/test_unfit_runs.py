@@ -135,10 +135,6 @@ def run(trajectory: Run) -> Run:
     return make
 
 
-def test_seeds_that_converted_alike_have_no_fault(run):
-    assert fault([run(s, a="x", b="y") for s in range(3)], [run(s, "bf16") for s in range(3)], Inventories()) is None
-
-
 NAMES = ("a.weight", "b.weight", "c.weight")
 
 
@@ -159,9 +155,7 @@ def test_a_lost_first_gradient_is_named(run, first, second, control, found):
     assert fault(candidates, [holding(run(seed, "bf16"), control) for seed in (0, 1)], Inventories()) == found
 
 
-@pytest.mark.parametrize(
-    ("seeds", "words"), [((0, 1, 0), "seed 0 is there 2 times"), ((2, 2, 2), "seed 2 is there 3 times")]
-)
+@pytest.mark.parametrize(("seeds", "words"), [((0, 1, 0), "seed 0 is there 2 times")])
 def test_a_seed_counts_once(run, seeds, words):
     assert fault([run(s, a="x") for s in seeds], [], Inventories()) == f"{words}; a seed counts once"
 

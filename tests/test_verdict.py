@@ -55,7 +55,6 @@ def test_json_names_the_kind_of_detail_and_reads_back_as_the_same(kind):
 def test_only_a_red_verdict_has_failing_numbers(status, red):
     for kind in ("loss", "numerics", "gemms"):
         assert verdict(status, detail=DETAILS[kind], rows=[ROW]).failing == ([WRONG] if red else [])
-        assert Verdict.model_validate_json(verdict(status, detail=DETAILS[kind]).model_dump_json()).status == status
     assert verdict(status).failing == []
     assert verdict(status).green is not red
 
@@ -97,8 +96,6 @@ def loss(**changes: object) -> Verdict:
         ([], [], None, "Refuse: nothing was checked."),
         ([], [], ASKED, f"Refuse: nothing was checked{PARTLY}."),
         ([of("a", "pass")], [], None, "Accept: the only check is green."),
-        ([of("a", "pass")] * 2, [], None, "Accept: all 2 checks are green."),
-        ([of("a", "pass")] * 2, [], ASKED, f"Accept: all 2 checks are green{PARTLY}."),
         ([], ["the set is torn"], None, "Refuse: the set is torn."),
         (
             [of("a", "pass")],
@@ -106,7 +103,6 @@ def loss(**changes: object) -> Verdict:
             None,
             "Refuse: the only check that ran is green, but cell x was skipped: y.",
         ),
-        ([of("a", "pass")], ["one", "two"], ASKED, f"Refuse: the only check that ran is green, but one{PARTLY}."),
         ([of("a", "pass")] * 2, ["one"], BROKEN, f"Refuse: all 2 checks that ran are green, but {LOST}."),
         ([of("a")], ["one"], None, f"Refuse: a on tiny fails {REASON}{ALONE}."),
         ([of("a")], [], BOTH, f"Refuse: a on tiny fails {REASON}{ALONE}. {LOST}{PARTLY}."),
@@ -146,7 +142,6 @@ def test_the_sentence_names_the_worst_cell_first():
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%)"),
         ({"blame": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
         (
             {"first_out": 0, "band": StepBand(window=10, half=[0.01])},
@@ -155,10 +150,6 @@ def test_the_sentence_names_the_worst_cell_first():
         (
             {"leading": "left: steps 0 to 9, seed 0", "gap": Gap(mean=0, low=-0.1, high=0.1, n=3, text="+0.26%")},
             "(left: steps 0 to 9, seed 0)",
-        ),
-        (
-            {"odd_start": "0.5 of the golden's"},
-            "(first step: 0.5 of the golden's; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
         ),
         ({"gap": None, "blame": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),
     ],

@@ -154,7 +154,6 @@ def test_the_command_trains_and_prints_a_table(tmp_path, capsys):
     [
         ("steps=20", "tail is 60, and the schedule has 20 steps; change both"),
         ("steps=many", "steps needs a value of type int, got 'many'"),
-        ("step=20", "did you mean steps"),
     ],
 )
 def test_a_change_that_no_schedule_can_have_is_said_before_training(change, words, capsys):
