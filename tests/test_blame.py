@@ -44,20 +44,16 @@ def blamed(old: dict[str, Any], new: dict[str, Any], own: bool) -> str:
         ({"libraries": {"cuDNN": "8"}}, {"libraries": {"cuDNN": "9"}}, False, f"{FRAMEWORK}: cuDNN 8 -> 9"),
         ({}, {"driver": "5"}, False, f"{FRAMEWORK}: driver - -> 5"),
         ({}, TORCH | EDITED, True, f"{FRAMEWORK}: torch 0 -> 1; your code differs, too: uncommitted changes in train.py"),
-
-
+        ({}, {"device": "other"} | TORCH | EDITED, True, FRAMEWORK),
         ({}, {}, False, f"BF16 changed and {NOTHING}"),
         ({}, {"threads": 4}, False, "BF16 changed and no package did: threads 1 -> 4"),
         ({}, EDITED, True, f"{OWN} (uncommitted changes in train.py)"),
-
         ({}, MANY, True, f"{OWN} (uncommitted changes in a.py, b.py, c.py and 1 more)"),
-
         ({}, {"commit": "def"}, True, "BF16 changed and no package did: your code may have (commit abc -> def)"),
         ({}, {"commit": "unknown", "dirty": True}, True, "BF16 changed and no package did: your code may have (it is in no git repository)"),
         (HASHED, HASHED | {"commit": "def"}, True, f"BF16 changed and {NOTHING}"),
         (HASHED, HASHED | {"commit": "def", "code": "b"}, True, f"{OWN} (commit abc -> def)"),
         (HASHED, HASHED | EDITED | {"commit": "def", "code": "a+c"}, True, f"{OWN} (uncommitted changes in train.py)"),
-
         (HASHED, HASHED | {"library": "m"}, True, f"{OURS} did"),
         (HASHED, HASHED | EDITED | {"code": "a+c"}, False, f"BF16 changed and {NOTHING}"),
         (HASHED, {"library": "m", "dirty": True, "uncommitted": ["fixtures/fp8parity/a.py"]}, False, f"{OURS} did (uncommitted changes in fixtures/fp8parity/a.py)"),

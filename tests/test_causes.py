@@ -64,14 +64,12 @@ class TestAccumulation:
         ("values", "power", "words"),
         [
             ((-0.002, -0.0246, -0.1, -0.3), 0, "fprop: the bias grows with K (-0.20% at K=512 and -30.00% at K=32768): a short accumulator"),
-
             ((0.01, 0.01, 0.01, 0.01), 1e-4, "the bias is the same for every K (+1.00% at K=512 and +1.00% at K=32768): a scale, not an accumulator"),
             ((-0.01, -0.01, -0.0101, -0.01), 1e-4, "a scale, or sums or results that are rounded towards zero"),
             ((-0.01, -0.01, -0.0101, -0.01), 0.02, "and its noise power is twice that: signs are wrong"),
             ((-0.01, -0.02, -0.005, -0.01), 1e-4, ""),
             # A bias that no scale, no rounding and no sign gives: 1% off in every result would be 40 dB, and 1% of the signs 17 dB.
             ((-0.01, -0.01, -0.0101, -0.01), 0, ""),
-
         ],
     )  # fmt: skip
     def test_the_bias_over_k(self, values, power, words):

@@ -48,11 +48,11 @@ def test_the_gap_is_paired_by_seed(runs):
 
 def test_runs_that_stopped_on_both_sides_say_nothing(runs):
     stopped = {"non_finite": NonFinite(step=7, where="x"), "loss": [1.0] * 7}
-    sides = [
+    old, new = (
         [r if r.cell.is_control or r.seed != 1 else r.model_copy(update=stopped) for r in side]
         for side in (runs(), runs("2.13.0"))
-    ]
-    found = compared(*sides)
+    )
+    found = compared(old, new)
     assert (change(found).moved, change(found).effect, found.code) == ("cannot say", "unknown", 2)
     assert "seed 1 is non-finite at step 7" in change(found).notes
 

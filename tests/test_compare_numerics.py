@@ -43,6 +43,7 @@ def measured(trajectory):
         ({"sqnr": 28.9}, {"sqnr": 28.1}, "recipe changed", "regression", 1),
         ({"sqnr": 27.0}, {"sqnr": 28.5}, "recipe changed", "gain", 0),
         ({"bias": 0.2}, {"bias": 1.9}, "recipe changed", "regression", 1),
+        ({}, {"sqnr": math.nan}, "recipe changed", "regression", 1),
         ({"metric": "odd"}, {"metric": "odd", "sqnr": 28.4}, "cannot say", "unknown", 2),
         ({"sqnr": math.nan}, {"sqnr": math.nan}, "unchanged", "none", 0),
         ({"sqnr": 27.0}, {"sqnr": 28.5, "bias": 2.1}, "recipe changed", "regression", 1),
@@ -135,11 +136,8 @@ def moved(trajectory):
 @pytest.mark.parametrize(
     ("old", "new", "result"),
     [
-
         (("H100", -0.0531), ("H200", -0.0379), ("noise", "none", 0)),
         (("H100", -0.053), ("H200", -0.053), ("recipe changed", "regression", 1)),
-
-
         (("H100", -0.053), ("H100", -0.038), ("recipe changed", "regression", 1)),
         (("H100", -0.053), ("B200", -0.02), ("noise", "none", 0)),
         (("H100", -0.053), ("B200", -0.5), ("recipe changed", "regression", 1)),

@@ -118,9 +118,10 @@ def test_without_that_reason_it_is_missing_and_the_first_words_say_it(runs, more
         ([skipped(), skipped(test="test_state")], {CELL: "torchao 0.18 or later"}),
         ([skipped(), Selected(cell=CELL, test="test_state", outcome="failed")], {}),
         ([skipped(), skipped("needs a GPU of sm_90; this machine has none")], {}),
+        ([skipped("needs the package torchao, which is not installed")], {}),
         ([Selected(cell=CELL, test="test_gemm", outcome="passed", reason=REASON)], {}),
     ],
-    ids=["all", "one failed", "another reason", "ran"],
+    ids=["all", "one failed", "another reason", "not installed", "ran"],
 )
 def test_only_a_cell_of_which_every_test_was_skipped_for_its_version_counts(trajectory, selected, found):
     assert too_old([session(trajectory, *selected)]) == found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import reports
 import two_sides
 from fp8parity.judging.compare import times
 from fp8parity.judging.policy import Policy
@@ -43,6 +44,8 @@ def timed(trajectory):
         ({"ratio": 1.65}, "throughput", "recipe changed", "gain", 0),
         ({"ratio": 1.505}, "throughput", "noise", "none", 0),
         ({"bf16": 1.1}, "throughput", "framework changed", "regression", 1),
+        ({"memory": 0.9}, "memory", "recipe changed", "regression", 1),
+        ({"bf16_memory": 1_100_000, "recipe_memory": 880_000}, "memory", "framework changed", "regression", 1),
         ({"ratio": 1.35, "mode": "eager"}, "throughput", "cannot say", "unknown", 2),
         ({"ratio": 1.35, "watch": BUSY}, "throughput", "cannot say", "unknown", 2),
         ({"bf16_memory": 0}, "memory", "cannot say", "unknown", 2),
@@ -59,6 +62,7 @@ def test_planted_throughput(timed, new, kind, moved, effect, code):
 @pytest.mark.parametrize(
     ("old", "new", "notes", "machine"),
     [
+        ({"watch": BUSY}, {}, [f"OLD: {BUSY_TEXT}"], "H200"),
         ({}, {"watch": BUSY}, [f"NEW: {BUSY_TEXT}"], "H200"),
         ({}, {"mode": "eager", "tokens": 1}, ["another mode", "another tokens"], "H200"),
         ({}, {"device": "H100"}, ["two different GPU models: their times are not compared"], "H200 -> H100"),
@@ -103,6 +107,7 @@ def sums_of(a: GemmTimes, b: GemmTimes):
         (slower(made(training=1.4), 1.2), "both changed", "regression"),
         (made(watch=watched(busy_before=50)), "cannot say", "unknown"),
         (changed(made(), "o dgrad training", **LOST), "cannot say", "unknown"),
+        (made(provenance=reports.provenance(device="Another")), "shown", "none"),
     ],
 )
 def test_what_moved(new, moved, effect):

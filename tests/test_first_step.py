@@ -175,11 +175,9 @@ def probed_verdict(run, golden, found: list[Probed], thresholds: Sequence[Thresh
         (probes(inf, 25.0), "is equal to BF16's in step 10 and has an SQNR of 25.0 dB to BF16's in step 159", -inf),
         (probes(25.0, 10.0), None, None),
         (probes(25.0, 9.9), "(seed 1): its error grew|", -15.1),
-
         (probes(25.0, nan, 20.0), "has an SQNR of nan dB", nan),
         (probes(25.0, 21.0, 1.0), None, None),
         (probes(25.0, 21.0, 0.9), "the gradient of b.weight has an SQNR of 0.9 dB", 0.9),
-
         (probes(inf, inf), "the gradient is BF16's in steps 10 and 159 (seed 1): nothing was quantized", inf),
         (probes(45.1, 46.0), "nothing was quantized", 46.0),
         (probes(45.0, 46.0), None, None),

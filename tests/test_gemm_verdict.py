@@ -23,12 +23,14 @@ LOST = {"bf16_seconds": [], "recipe_seconds": [], "failed": "no algorithm"}
         (made(training=1.6 * 1.3), "fail", "such a gain is a fault"),
         (made(watch=None), "inconclusive", "was not watched"),
         (made(watch=watched(busy_before=40)), "inconclusive", "40% busy before"),
+        (made(watch=watched(busy_after=40)), "inconclusive", "40% busy after"),
         (made(watch=watched(throttled=["hardware thermal"])), "inconclusive", "throttled: hardware thermal"),
         (
             made(watch=watched(power_capped=0.9)),
             "inconclusive",
             "at its power limit in 90% of the samples, and in 0% of the golden's",
         ),
+        (made(watch=watched(power_capped=0.2)), "pass", "inside"),
         (made(sequence=1024), "stale", "the golden is of 31 x 512 tokens, the record of 31 x 1024 tokens"),
         (
             changed(made(), "up fprop kernel", n=8192),

@@ -165,8 +165,10 @@ class TestTimes:
             (timings.made(1.2, session="b"), ["s", "b"]),
             (timings.made(1.3, session="b"), ["b"]),  # outside the band of 5%
             (timings.made(1.2, session="b", recipe_memory=22 * 2**30), ["b"]),
+            (timings.made(1.2, session="b", provenance=UPGRADED), ["b"]),
             (gemm_records.made(training=1.6 * 1.04, session="b"), ["s", "b"]),
             (gemm_records.made(training=1.6 * 1.06, session="b"), ["b"]),
+            (slower(gemm_records.made(session="b"), 1.09), ["s", "b"]),
             (slower(gemm_records.made(session="b"), 1.12), ["b"]),  # BF16's own rate
             (
                 gemm_records.changed(gemm_records.made(session="b"), "up wgrad kernel", accumulation=Accumulation.FAST),
@@ -184,14 +186,11 @@ class TestTimes:
             (timings.made(**DIRTY), "uncommitted changes"),
             (timings.made(watch=None), "was not watched"),
             (timings.made(watch=calm_but(throttled=["hardware slowdown"])), "hardware slowdown"),
-
             (timings.made(pairs=7), "7 pairs"),
             (timings.made(spread=0.03), r"interval of its ratio is 7\.7% wide, and the band is \+-5\.0%"),
             (timings.made(variant="x"), "its setting is not that of the suite: x"),
-
             (gemm_records.made(tool="te-benchmark"), "it imitates another tool"),
             (gemm_records.made(micro_batch=0), "a list of shapes has no golden"),
-
         ],
     )  # fmt: skip
     def test_unsuitable_times_are_refused(self, tmp_path, record, words):

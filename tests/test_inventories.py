@@ -32,9 +32,6 @@ def run(trajectory):
     [
         ([A, B], None),
         ([B, A], None),
-
-
-
         ([A, ("b", "te.Linear", TE.replace("Block", "Current"))], "has recipe_type: Float8CurrentScaling, and that of te-block has Float8"),
         ([A, ("b", "te.Linear", TE.replace("2_scale=True", "2_scale=False"))], "fp8_quant_fwd_inp: Qparams( power_2_scale=False"),
         ([A, ("b", "te.Linear", "x=1")], "the configuration of b has no key of te-block's"),

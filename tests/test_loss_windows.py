@@ -46,7 +46,7 @@ def test_sound_runs_pass_in_twenty_draws_of_noise(golden: Golden, run: Make):
         assert found.status == "pass", found.message()
 
 
-@pytest.mark.parametrize(("at", "factor", "status"), [(80, 1.5, "fail"), (80, 1.004, "pass")])
+@pytest.mark.parametrize(("at", "factor", "status"), [(80, 1.5, "fail"), (80, 1.004, "pass"), (159, 0.9, "fail")])
 def test_each_validation_is_judged(bare: Golden, run: Make, at: int, factor: float, status: str):
     points = [(40, 5.0), (80, 4.0), (159, 3.5)]
     seeds = [s.model_copy(update={"validation": points, "replicas": []}) for s in bare.seeds]

@@ -125,13 +125,11 @@ class TestFiles:
         ("table", "old", "new", "message"),
         [
             ("shared", "check,metric", "chek,metric", "shared.csv:1: expected the columns check, metric, where"),
-
             ("shared", "28.5", "nan", "shared.csv:2: nan is not a finite number"),
             ("shared", "native", "natve", "shared.csv:2: unknown execution 'natve'"),
             ("shared", ",a1\n", "\n", "shared.csv:2: expected 8 fields"),
             ("shared", ",a1\n", ",zz\n", "shared.csv:2: source 'zz' is not in sources.csv"),
             ("shared", "a1\n", "a1\ngemm,sqnr,a,tiny,te-current,native,28,a1\n", "shared.csv:3: gemm: sqnr @ a"),
-
             ("nvidia-h100", "28.5", "28.6", "nvidia-h100.csv:2: source a1 was measured on NVIDIA H200; its numbers belong to nvidia-h200.csv"),
         ],
     )  # fmt: skip

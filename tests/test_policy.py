@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sessions
+from fp8parity import shipped
 from fp8parity.judging import policy, references
 from fp8parity.judging.policy import GemmRow, GoldenRow, LossRow, Policy, SpeedRow
 from fp8parity.judging.policy.rows import Band, Rule, Trend
@@ -86,8 +87,8 @@ class TestSelection:
     @pytest.mark.parametrize(
         "selects",
         [
-            {"recipe": ["te-block", "te-mxfp8"]}, {"model": "tiny"}, {"execution": "emulated"},
-             {"where": "zero-row"}, {"check": "large"},
+            {"recipe": ["te-block", "te-mxfp8"]}, {"model": "tiny"}, {"execution": "emulated"}, {"corpus": "text:x"},
+            {"metric": "dgrad sqnr"}, {"where": "zero-row"}, {"check": "large"},
         ],
     )  # fmt: skip
     def test_row_of_another_selection_does_not_apply(self, selects):
@@ -170,18 +171,15 @@ def load(folder: Path, text: str) -> Policy:
         ("[[los]]\n", "policy.toml: unknown table 'los'; known: extends, alike, equal, loss"),
         ("loss = [1]\n", r"'loss' is not a table of rows; write each row below a line \[\[loss\]\]"),
         ("[[loss]]\nmargn = 0.005\n", r"policy.toml:1: \[\[loss\]\] unknown key 'margn': did you mean margin"),
-
+        ("[[loss]]\nwritten = 3\n", r"policy.toml:1: \[\[loss\]\] unknown key 'written'"),
         (COMPLETE + 'number = [{ metrc = "b" }]', r"policy.toml:1: \[\[complete\]\] unknown key 'metrc': did you mean metric"),
         (RULE + "number = [{ lo = 1 }]\n", r"policy.toml:1: \[\[rule\]\] unknown key 'lo': did you mean low"),
-
         (LOSS.replace("long enough", "9 letters"), r"policy.toml:1: \[\[loss\]\] key why: .* at least 10 characters"),
         (LOSS + "seeds = [1, 2]\n", r"policy.toml:1: \[\[loss\]\] key \(row\): .*seeds must grow and start at 2 or more"),
         (LOSS + RULE + "low = 1\n", r"policy.toml:4: \[\[rule\]\] key high: Field required"),
         (LOSS + RULE + "low = 2\nhigh = 1\n", "policy.toml:4: .* low 2.0 is above high 1.0"),
-
         (RULE.replace('metric = "b"', "always = true") + "low = 0\nhigh = 1\n", "always needs the metrics that a record must hold"),
         (COMPLETE, r"\[\[complete\]\] key number: Field required"),
-
         (RULE.replace('"b"', '"[fd]prop"') + "low = 0\nhigh = 1\n", "is a pattern; list the names"),
     ],
 )  # fmt: skip
@@ -260,3 +258,7 @@ def test_without_the_line_a_folder_stands_alone(folder):
     assert policy.load(folder, sessions.DAY).rule == () and references.load(folder).loss == {}
     with pytest.raises(ValueError, match=r"no \[\[loss\]\] row selects te-current-tiny-native"):
         policy.load(folder, sessions.DAY).loss_row(of_model("tiny"))
+
+
+def test_a_folder_without_a_policy_adds_to_the_shipped_one(tmp_path):
+    assert policy.load(tmp_path, sessions.DAY).loss == policy.load(shipped.folder("golden"), sessions.DAY).loss

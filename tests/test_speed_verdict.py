@@ -77,15 +77,14 @@ def test_the_edge_of_a_band_is_inside(record, expected):
         (exact(bf16=0.5), "drift", "changed: +100.0%"),
         (exact(bf16_seconds=[STEP] * 6 + [2 * STEP] * 5, recipe_seconds=[STEP / 2] * 6 + [STEP] * 5), "inconclusive", "[-50.0%, +0.0%]"),
         (exact(mode=Mode.EAGER), "stale", "had mode compiled, this one's eager"),
-
-
+        (exact(tokens=8192), "stale", "had tokens 16384, this one's 8192"),
+        (exact(flops_per_token=1e9), "stale", "had flops_per_token 2000000000.0"),
         (exact(attention="cudnn first"), "stale", "had attention torch's choice, this one's cudnn first"),
-
+        (exact(optimizer="compiled AdamW"), "stale", "had optimizer torch's AdamW, this one's compiled AdamW"),
         (exact(watch=None), "inconclusive", "the GPU was not watched"),
         (exact(watch=calm_but(busy_before=5, busy_after=5)), *PASS),
         (exact(watch=calm_but(busy_before=6)), "inconclusive", "6% busy before the first block"),
         (exact(watch=calm_but(busy_after=6)), "inconclusive", "6% busy after the last block"),
-
         (exact([2.0] * 8), *PASS),
         (exact([2.0] * 7), "inconclusive", "7 pairs; 8 are needed"),
         (exact([2.0] * 5), "error", "5 pairs; 6 are needed"),
@@ -105,6 +104,7 @@ def test_every_other_status_has_its_reason(record, status, words):
         (exact([2.0] * 5), "5 pairs; 6 are needed"),
         (exact(bf16_seconds=[1.0] * 10), "10 times of BF16 and 11 of the recipe are no pairs"),
         (exact(bf16_seconds=[1.0] * 3 + [math.inf] * 8), "block 3 of bf16_seconds is inf s; a time is above zero"),
+        (exact(bf16_memory=1, recipe_memory=1), None),
         (exact(bf16_memory=0), "bf16_memory is 0 bytes; a step on a GPU needs memory"),
         (exact(bf16_memory=0, recipe_memory=0, provenance=ON_CPU), None),
     ],

@@ -186,6 +186,7 @@ def test_folder_that_stands_alone_has_the_shipped_thresholds(tmp_path):
         ('name = "max_sqnr_rise"\nvalue = 0', "Input should be greater than 0"),
         ('name = "least_pairs"\nvalue = 5', "Input should be greater than or equal to 6"),
         ('name = "least_pairs"\nvalue = 8.5', "Input should be a valid integer"),
+        ('name = "alpha"\nvalue = 0.5', "Input should be less than 0.5"),
     ],
 )
 def test_wrong_threshold_is_refused_with_its_line(tmp_path, row, says):

@@ -53,7 +53,6 @@ BETAS = {"hyperparameters": {"beta1": (0.9, 0.9), "beta2": (0.95, 0.949)}}
     [
         (STOPPED, "fail", "{name} is non-finite at step 7: gradient of a"),
         ({"loss": LATE}, "fail", "{name} has a non-finite loss or gradient norm at step 5"),
-        ({"grad_norm": ones(s11=INF)}, "fail", "{name} has a non-finite loss or gradient norm at step 11"),
         ({"loss": LATE, "grad_norm": ones(s3=NAN, s8=NAN)}, "fail", "{name} has a non-finite loss or gradient norm at step 3"),
         ({"loss": LOSSES[:5]}, "error", "seed 1 holds 5 losses and 12 norms of 12 steps"),
         ({"grad_norm": [1.0] * 11}, "error", "seed 1 holds 12 losses and 11 norms of 12 steps"),
