@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from fp8parity.cli import main
 from fp8parity.judging.completeness import Defect, defects, missing, refuse
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records import manifest
-from fp8parity.records.manifest import Manifest, Outcome, Selected
+from fp8parity.records.manifest import Manifest, Outcome, Selected, Shard
 from fp8parity.records.provenance import Provenance
 from fp8parity.records.schema import Measurement, Measurements
 from fp8parity.records.storage import name_of, write_json
@@ -79,14 +80,22 @@ def doubts(found: list[Defect]) -> list[str]:
     return [d.text for d in found if not d.incomplete]
 
 
-def judged(folder: Path, golden: Path, *more: str) -> int:
-    return main(["judge", str(folder), "--golden-dir", str(golden), *more])
+@pytest.fixture
+def judged(golden, tmp_path, capsys):
+    """Judge a set in a folder of its own, and return the exit status and what was printed."""
+    count = itertools.count()
+
+    def judge(records, *manifests: Manifest, more: tuple[str, ...] = ()) -> tuple[int, str]:
+        folder = put(tmp_path / f"set{next(count)}", records, *manifests)
+        code = main(["judge", str(folder), "--golden-dir", str(golden), *more])
+        return code, "".join(capsys.readouterr())
+
+    return judge
 
 
-def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, golden, tmp_path, capsys):
-    folder = put(tmp_path / "set", runs, note(trajectory, runs))
-    assert judged(folder, golden, "--release") == 0
-    assert "Accept" in capsys.readouterr().out
+def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, judged):
+    code, out = judged(runs, note(trajectory, runs), more=("--release",))
+    assert code == 0 and "Accept" in out
 
 
 @pytest.mark.parametrize("outcome", ["failed", "not run"])
@@ -99,17 +108,12 @@ def test_a_selected_test_that_left_no_record_is_named(trajectory, runs, outcome:
     assert line == f"the manifest of session s selected te-block-tiny-native {how}"
 
 
-def test_a_deleted_family_and_a_deleted_seed_are_named(trajectory, runs, golden, tmp_path, capsys):
-    folder = put(tmp_path / "set", [r for r in runs if r.cell.is_control], note(trajectory, runs))
-    assert judged(folder, golden) == 1
-    assert "selected te-current-nano-emulated loss parity (no record holds it)" in capsys.readouterr().out
-    put(folder, runs[:-1])
-    assert judged(folder, golden) == 1
-    name = name_of(runs[-1])
-    assert (
-        f"te-current-nano-emulated loss parity (1 of its 3 records are missing, first {name})"
-        in capsys.readouterr().out
-    )
+def test_a_deleted_family_and_a_deleted_seed_are_named(trajectory, runs, judged):
+    code, out = judged([r for r in runs if r.cell.is_control], note(trajectory, runs))
+    assert code == 1 and "selected te-current-nano-emulated loss parity (no record holds it)" in out
+    [line] = missing([note(trajectory, runs)], runs[:-1])
+    lost = f"te-current-nano-emulated loss parity (1 of its 3 records are missing, first {name_of(runs[-1])})"
+    assert line.endswith(lost)
 
 
 @pytest.mark.parametrize(("outcome", "lost"), [("failed", True), ("not run", False)])
@@ -152,39 +156,23 @@ def test_a_later_session_makes_good_for_a_problem(trajectory, runs, changes, goo
         ({"commit": "unknown", "dirty": True}, "1 records are of an unknown commit, because no git repository"),
     ],
 )
-def test_several_commits_and_an_unclean_tree_are_named_and_never_released(
-    trajectory, runs, golden, tmp_path, capsys, changes, words
-):
+def test_several_commits_or_an_unclean_tree_are_never_released(trajectory, runs, judged, changes, words):
     records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
-    folder = put(tmp_path / "set", records, note(trajectory, runs))
-    assert judged(folder, golden) == 0
-    assert words in capsys.readouterr().out
-    assert judged(folder, golden, "--release") == 1
-    assert words in capsys.readouterr().out
+    for more, status in (((), 0), (("--release",), 1)):
+        code, out = judged(records, note(trajectory, runs), more=more)
+        assert code == status and words in out
 
 
 @pytest.mark.parametrize("command", [("golden", "store"), ("golden", "bounds", "--write")], ids=" ".join)
-@pytest.mark.parametrize(
-    ("changes", "lost", "words"),
-    [
-        ({"commit": "def"}, 0, "2 commits"),
-        ({"dirty": True}, 0, "uncommitted"),
-        ({}, 1, "1 of its 3 records are missing"),
-    ],
-)
-def test_no_golden_comes_from_such_a_set(trajectory, runs, golden, tmp_path, capsys, command, changes, lost, words):
-    records = [
-        *runs[: len(runs) - 1 - lost],
-        runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)}),
-    ]
+def test_no_golden_comes_from_several_commits(trajectory, runs, golden, tmp_path, capsys, command):
     value, where = Measurement(metric="m", where="w", value=1.0), made_by(trajectory)
     numbers = Measurements(cell=runs[-1].cell, check="gemm", values=[value], provenance=where, session="s")
-    folder = put(tmp_path / "set", [*records, numbers], note(trajectory, runs))
+    records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, commit="def")}), numbers]
+    folder = put(tmp_path / "set", records, note(trajectory, runs))
     before = {p: p.read_bytes() for p in golden.rglob("[!.]*") if p.is_file()}
     assert main([*command, str(folder), "--golden-dir", str(golden)]) == 2
     error = capsys.readouterr().err
-    assert f"{folder}: this set may not become a reference: " in error
-    assert words in error
+    assert f"{folder}: this set may not become a reference: " in error and "2 commits" in error
     assert {p: p.read_bytes() for p in golden.rglob("[!.]*") if p.is_file()} == before
     whole = put(tmp_path / "whole", [*runs, numbers], note(trajectory, runs))
     assert main([*command, str(whole), "--golden-dir", str(golden)]) == 0
@@ -194,11 +182,9 @@ def test_a_record_under_the_name_of_another_is_refused(runs, golden, tmp_path, c
     folder = put(tmp_path / "set", runs)
     wrong = folder / name_of(runs[0]).replace("seed0", "seed7")
     shutil.copy(folder / name_of(runs[0]), wrong)
-    assert judged(folder, golden) == 2
-    assert (
-        f"{wrong} holds bf16-nano-native seed0; name it bf16-nano-native-topics-seed0.json or remove it"
-        in capsys.readouterr().err
-    )
+    assert main(["judge", str(folder), "--golden-dir", str(golden)]) == 2
+    said = f"{wrong} holds bf16-nano-native seed0; name it bf16-nano-native-topics-seed0.json or remove it"
+    assert said in capsys.readouterr().err
 
 
 OWN = ["--parity-corpus", "text:own.txt"]
@@ -207,38 +193,19 @@ OWN = ["--parity-corpus", "text:own.txt"]
 def killed(made: Manifest, *options: str) -> Manifest:
     """Another session with the tests of ``made``, that was killed before the first."""
     none = [Selected(cell=s.cell, test=s.test) for s in made.selected]
-    given = {
-        "session": "t",
-        "started": "b",
-        "status": "killed, or still running",
-        "options": [*options],
-        "selected": none,
-    }
-    return made.model_copy(update=given)
+    given = {"session": "t", "started": "b", "status": "killed, or still running", "selected": none}
+    return made.model_copy(update={**given, "options": [*options]})
 
 
-def asked(made: Manifest, *options: str, **changes: object) -> Manifest:
-    return made.model_copy(update={"options": [*options], **changes})
-
-
-def test_a_session_killed_on_another_corpus_is_red(trajectory, runs, golden, tmp_path, capsys):
-    made = note(trajectory, runs)
-    assert judged(put(tmp_path / "same", runs, made, killed(made)), golden) == 0
-    capsys.readouterr()
-    assert judged(put(tmp_path / "other", runs, made, killed(made, *OWN)), golden) == 1
-    assert "session t selected te-current-nano-emulated test_loss (it was not run)" in capsys.readouterr().out
-
-
-def test_a_set_without_its_release_checks_is_not_released(trajectory, runs, golden, tmp_path, capsys):
+def test_a_set_without_its_release_checks_is_not_released(trajectory, runs, judged):
     """Another session may have run them."""
     daily = note(trajectory, runs).model_copy(update={"left_out": ["twins", "large"]})
-    folder = put(tmp_path, runs, daily)
-    assert judged(folder, golden) == 0
-    assert judged(folder, golden, "--release") == 1
-    assert "this set ran without --release, which adds large, twins" in capsys.readouterr().out
+    assert judged(runs, daily)[0] == 0
+    code, out = judged(runs, daily, more=("--release",))
+    assert code == 1 and "this set ran without --release, which adds large, twins" in out
     ran = [s.model_copy(update={"checks": ["twins", "large"]}) for s in daily.selected]
-    put(tmp_path, runs, daily.model_copy(update={"session": "t", "left_out": [], "selected": ran}))
-    assert judged(folder, golden, "--release") == 0
+    other = daily.model_copy(update={"session": "t", "left_out": [], "selected": ran})
+    assert judged(runs, daily, other, more=("--release",))[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -257,7 +224,7 @@ def test_a_set_without_its_release_checks_is_not_released(trajectory, runs, gold
 def test_only_the_same_question_makes_up_for_a_test_that_was_not_run(trajectory, runs, whole, lost, good):
     """Options that choose tests, folders or old runs ask nothing else of a test."""
     made = note(trajectory, runs)
-    assert (missing([asked(made, *whole), killed(made, *lost)], runs) == []) == good
+    assert (missing([made.model_copy(update={"options": [*whole]}), killed(made, *lost)], runs) == []) == good
 
 
 @pytest.mark.parametrize(
@@ -280,10 +247,19 @@ def test_a_lost_record_is_not_that_of_another_machine(trajectory, changes):
 
 
 def test_several_commits_are_refused_unless_the_user_answers(trajectory, runs):
-    records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, commit="def")})]
-    with pytest.raises(ValueError, match=r"^set.zip: this set may not become a reference: .* add --several-commits$"):
-        refuse("set.zip", [], records)
-    refuse("set.zip", [], records, several_commits=True)
+    words = r"^set.zip: this set may not become a reference: "
+    for changes in ({"commit": "def"}, {"dirty": True}):
+        records = [*runs[:-1], runs[-1].model_copy(update={"provenance": made_by(trajectory, **changes)})]
+        with pytest.raises(ValueError, match=f"{words}.*{'add --several-commits$' if 'commit' in changes else ''}"):
+            refuse("set.zip", [], records)
+    refuse(
+        "set.zip",
+        [],
+        [runs[0], runs[1].model_copy(update={"provenance": made_by(trajectory, commit="d")})],
+        several_commits=True,
+    )
+    with pytest.raises(ValueError, match=f"{words}.*1 of its 3 records are missing"):
+        refuse("set.zip", [note(trajectory, runs)], runs[:-1], several_commits=True)
 
 
 def test_a_set_without_a_manifest_lacks_seeds_between_two_stages(trajectory):
@@ -295,3 +271,66 @@ def test_a_set_without_a_manifest_lacks_seeds_between_two_stages(trajectory):
     assert found(0, 1, 2, 4)[0].endswith("has 4 seeds (0, 1, 2, 4), and a session ends with 3, 5, 8")
     assert len(missing([], [trajectory()], lambda cell: (3,))) == 1, "BF16 alone"
     assert doubts(defects([], [trajectory()])) == ["this set has no manifest: what was selected is not known"]
+
+
+SHARDS = [Shard(index=i, count=3, split="a" * 64) for i in (1, 2, 3)]
+
+
+def test_all_shards_are_complete(trajectory):
+    assert missing([note(trajectory, [], session=str(s.index), shard=s) for s in SHARDS], []) == []
+    assert missing([note(trajectory, [])], []) == []
+
+
+@pytest.mark.parametrize(
+    ("control", "recipe", "others", "alone"),
+    [
+        (True, "skipped", True, True),
+        (True, "passed", True, False),
+        (True, "skipped", False, True),
+        (True, None, True, False),
+        (False, "skipped", True, False),  # nothing ran, which is told otherwise
+    ],
+)
+def test_shards_without_any_recipe_are_a_problem(
+    trajectory, control: bool, recipe: Outcome | None, others: bool, alone: bool
+):
+    """A shard that holds the control alone is sound if another shard checked a recipe. ``others``: that shard is there."""
+    plain = [Selected(cell="bf16-nano-native", test="test_layers", outcome="passed")] if control else []
+    tests = (
+        [Selected(cell="te-current-nano-native", test="test_layers", outcome=recipe, reason="no GPU")] if recipe else []
+    )
+    first, second = (
+        note(trajectory, [], *made, session=str(i), shard=Shard(index=i, count=2, split="abcdefghij"))
+        for i, made in ((1, plain), (2, tests))
+    )
+    both = [first, second] if others else [first.model_copy(update={"selected": [*plain, *tests]})]
+    found = [line for line in missing(both, []) if "BF16 control" in line]
+    words = "only the BF16 control was checked and no recipe in 2 shards (split abcdefgh): 1 tests of recipes were skipped, first no GPU"
+    assert found == ([words] if alone else [])
+
+
+GPU: dict[str, Any] = {"device": "NVIDIA H100", "capability": [9, 0], "cuda": "13.0", "driver": "580"}
+
+
+@pytest.mark.parametrize("other", [{"split": "b" * 64}, {"device": "NVIDIA H200"}], ids=str)
+def test_shards_of_another_split_or_machine_are_incomplete(trajectory, other):
+    strange = SHARDS[1].model_copy(update={k: v for k, v in other.items() if k == "split"})
+    there = {**GPU, **{k: v for k, v in other.items() if k != "split"}}
+    notes = [note(trajectory, [], session=str(s.index), shard=s, **GPU) for s in (SHARDS[0], SHARDS[2])]
+    found = missing([*notes, note(trajectory, [], session="2", shard=strange, **there)], [])
+    assert [line.split(" (split")[0] for line in found] == [
+        "shard 2 of 3 is missing, and shard 1, 3 is here",
+        "shard 1, 3 of 3 is missing, and shard 2 is here",
+    ]
+    assert all("; another shard was split differently, or had another device" in line for line in found)
+
+
+@pytest.mark.parametrize("changes", [{"device": "NVIDIA H200"}, {"driver": "590"}, {"cuda": "99.0"}], ids=str)
+def test_other_machine_does_not_cover_a_shard(trajectory, changes):
+    def gate(name: str, *indices: int, **machine: Any) -> list[Manifest]:
+        return [note(trajectory, [], session=f"{name} {i}", shard=SHARDS[i - 1], **machine) for i in indices]
+
+    whole, there = gate("a", 1, 2, 3, **GPU), {**GPU, **changes}
+    [line] = missing([*whole, *gate("b", 1, 3, **there)], [])
+    assert line.startswith("shard 2 of 3 is missing, and shard 1, 3 is here")
+    assert missing([*whole, *gate("b", 1, 2, 3, **there)], []) == []

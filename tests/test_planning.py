@@ -1,4 +1,4 @@
-"""Recorded seconds, shards, the order of tests, and ``fp8parity plan``."""
+"""Recorded seconds, shards and schedulers, the order of tests, and ``fp8parity plan``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from fp8parity import planning
 from fp8parity.cli import main
-from fp8parity.planning import TRAINED, Key, Seconds, Work, digest_of, estimate, longest_first, split, work
+from fp8parity.planning import SCHEDULERS, TRAINED, Key, Seconds, Work, digest_of, estimate, longest_first, shard_of, split, work
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
-from fp8parity.records.manifest import Manifest, Selected
+from fp8parity.records.manifest import Manifest, Selected, Shard
 from fp8parity.records.schema import Measurements
 from fp8parity.records.storage import name_of, write_json
 from hypothesis import given
@@ -176,3 +176,59 @@ def test_plan_prints_what_each_machine_takes(golden, capsys, options, total, hou
     assert len(re.findall("shard", out)) == len(shares)
     assert out.splitlines()[-1].startswith(f"{total} s for ")
     assert out.splitlines()[-1].endswith(f", {hours:.2f} machine hours")
+
+
+SET: dict[str, tuple[dict[str, str], int, int]] = {
+    "a Slurm job array": (
+        {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_STEP": "2", "SLURM_ARRAY_TASK_COUNT": "4"}, 3, 4,
+    ),
+    "a Slurm job step": ({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2"}, 1, 2),
+    "a Kubernetes Indexed Job": ({"JOB_COMPLETION_INDEX": "7", "FP8PARITY_SHARDS": "8"}, 8, 8),
+    "a GitHub matrix": ({"STRATEGY_JOB_INDEX": "0", "STRATEGY_JOB_TOTAL": "3"}, 1, 3),
+    "GitLab": ({"CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "5"}, 1, 5),
+    "CircleCI": ({"CIRCLE_NODE_INDEX": "1", "CIRCLE_NODE_TOTAL": "5"}, 2, 5),
+    "Buildkite": ({"BUILDKITE_PARALLEL_JOB": "4", "BUILDKITE_PARALLEL_JOB_COUNT": "5"}, 5, 5),
+}  # fmt: skip
+"""Scheduler -> the variables of one task, and its shard."""
+ONE_TASK = {"CIRCLE_NODE_INDEX": "0", "CIRCLE_NODE_TOTAL": "1"}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS, ids=lambda s: s.name)
+def test_auto_reads_the_variables_of_a_scheduler(scheduler):
+    variables, index, count = SET[scheduler.name]
+    assert shard_of("auto", {"PATH": "/bin", **variables}) == Shard(index=index, count=count)
+    for changes, words in (
+        ({}, f"sets {scheduler.index}, and {scheduler.count} is not set; "),
+        ({scheduler.count: "4", scheduler.index: "x"}, f": {scheduler.index} is 'x', and not a number; give i/n"),
+        ({scheduler.count: "0"}, ": shard .* does not exist"),
+    ):
+        without = {k: v for k, v in variables.items() if k != scheduler.count}
+        with pytest.raises(ValueError, match=f"{scheduler.name}{'' if words[0] == ':' else ' '}{words}"):
+            shard_of("auto", without | changes)
+
+
+def test_none_or_two_schedulers_are_an_error():
+    none = r"none of these variables is set: SLURM_ARRAY_TASK_ID .*BUILDKITE_PARALLEL_JOB .*; give i/n"
+    with pytest.raises(ValueError, match=none):
+        shard_of("auto", {"PATH": "/bin"})
+    slurm, gitlab = SET["a Slurm job step"], SET["GitLab"]
+    with pytest.raises(ValueError, match="a Slurm job step says 1 of 2 and GitLab says 1 of 5; give i/n"):
+        shard_of("auto", slurm[0] | gitlab[0])
+    assert shard_of("auto", ONE_TASK | gitlab[0]) == Shard(index=1, count=5)
+    assert shard_of("auto", ONE_TASK) == Shard(index=1, count=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("3/2", "--parity-shard 3/2: shard 3 of 2 does not exist; shards are counted from 1"),
+        ("0/2", "shard 0 of 2 does not exist"),
+        ("1/0", "shard 1 of 0 does not exist"),
+        ("2", "--parity-shard takes i/n, for example 2/4, or auto; not '2'"),
+        ("-1/2", "not '-1/2'"),
+        ("Auto", "not 'Auto'"),
+    ],
+)
+def test_shard_text_is_i_of_n(text, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        shard_of(text, {})
