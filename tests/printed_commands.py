@@ -31,7 +31,6 @@ KINDS: dict[str, tuple[str, Status, Cell, list[str]]] = {
     "loss": (LOSS, "fail", Cell(model="micro", recipe="te-current", execution=EMULATED), []),
     "BF16": (LOSS, "drift", Cell(model="micro", recipe="bf16", execution=NATIVE), []),
     "gradients": ("gradients", "fail", Cell(model="tiny", recipe="te-current", execution=EMULATED), []),
-    "codes": ("codes", "fail", Cell(model="tiny", recipe="te-current", execution=EMULATED), []),
     "step": ("throughput", "fail", Cell(model="1b", recipe="te-current", execution=NATIVE), []),
     "block": ("block throughput", "fail", Cell(model="llama3-8b", recipe="te-current", execution=NATIVE), []),
     "GEMMs": ("GEMM throughput", "fail", Cell(model="llama3-8b", recipe="te-current", execution=NATIVE), []),

@@ -48,30 +48,19 @@ def _run(command: list[str], site: Path, folder: Path, tools: Path) -> subproces
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 
 
-def built(project: Path, out: Path) -> tuple[set[str], str]:
-    """Build a wheel. Return the names of its files, and its entry points."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
-    subprocess.run(build, cwd=project, check=True, capture_output=True)
-    [wheel] = out.glob("*.whl")
+@pytest.mark.slow
+def test_wheel_carries_suites_and_goldens_and_no_records(tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        return names, next(archive.read(n).decode() for n in names if n.endswith("entry_points.txt"))
-
-
-@pytest.mark.slow
-class TestWheel:
-    def test_it_carries_suites_and_goldens_and_no_records(self, tmp_path):
-        names, points = built(ROOT, tmp_path)
-        golden = {
-            p.relative_to(ROOT).as_posix()
-            for p in (ROOT / "golden").rglob("*")
-            if p.suffix in (".json", ".toml", ".csv")
-        }
-        wanted = {f"fp8parity/{name}" for name in golden}
-        wanted |= {f"fp8parity/{p.relative_to(ROOT).as_posix()}" for p in (ROOT / "suites").rglob("*.py")}
-        assert wanted - names == set()
-        assert not any("records" in n and n.endswith(".zip") for n in names)
-        assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
+        points = next(archive.read(n).decode() for n in names if n.endswith("entry_points.txt"))
+    golden = [p for p in (ROOT / "golden").rglob("*") if p.suffix in (".json", ".toml", ".csv")]
+    wanted = {f"fp8parity/{p.relative_to(ROOT).as_posix()}" for p in [*golden, *(ROOT / "suites").rglob("*.py")]}
+    assert wanted - names == set()
+    assert not any("records" in n and n.endswith(".zip") for n in names)
+    assert "fp8parity = fp8parity.gate.entry" in points and "fp8parity = fp8parity.cli:main" in points
 
 
 def without_suites(site: Path, folder: Path, commands: list[list[str]]) -> tuple[str, list[str]]:
@@ -162,69 +151,59 @@ def test_a_change_is_a_short_file_of_a_known_kind():
         assert len(path.read_text().splitlines()) <= 2, path.name
 
 
-@pytest.mark.parametrize(
-    ("file", "key"), [("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")]
-)
-def test_newest_version_of_a_file_is_this_one(file, key):
-    first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
-    assert first and first[1] == fp8parity.__version__
+def test_newest_version_of_a_file_is_this_one():
+    for file, key in (("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")):
+        first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
+        assert first and first[1] == fp8parity.__version__, file
 
 
-class TestFolders:
-    def test_a_clone_ships_its_own(self):
-        assert shipped.folder("golden") == ROOT / "golden" and shipped.folder("suites") == ROOT / "suites"
-
-    def test_a_users_folder_comes_first(self, tmp_path):
-        assert shipped.goldens(tmp_path) == ROOT / "golden"
-        (tmp_path / "golden").mkdir()
-        assert shipped.goldens(tmp_path) == tmp_path / "golden"
-
-    def test_a_page_is_a_file_in_a_clone_and_an_address_elsewhere(self, tmp_path, monkeypatch):
-        """Also where the package is only on the path."""
-        monkeypatch.setattr(importlib.metadata, "distributions", lambda **given: iter(()))
-        monkeypatch.chdir(ROOT)
-        assert shipped.page("docs/ci.md#x") == "docs/ci.md#x"
-        monkeypatch.chdir(tmp_path)
-        address = shipped.page("docs/ci.md#x")
-        assert address.endswith(f"/v{fp8parity.__version__}/docs/ci.md#x")
-        monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "fixtures" / "fp8parity")
-        assert shipped.page("docs/ci.md#x") == address, "a container without the pages"
+def test_a_users_goldens_come_first_and_a_clone_ships_its_own(tmp_path):
+    assert shipped.folder("golden") == ROOT / "golden" and shipped.folder("suites") == ROOT / "suites"
+    assert shipped.goldens(tmp_path) == ROOT / "golden"
+    (tmp_path / "golden").mkdir()
+    assert shipped.goldens(tmp_path) == tmp_path / "golden"
 
 
-class TestRun:
-    def test_the_default_is_convergence(self, tmp_path):
-        found = gate.arguments(["-m", "h100", "-k", "numerics"], tmp_path)
-        assert found[-5:] == [str(ROOT / "suites" / "convergence"), "-m", "h100", "-k", "numerics"]
-        assert f"--rootdir={tmp_path}" in found
+def test_a_page_is_a_file_in_a_clone_and_an_address_elsewhere(tmp_path, monkeypatch):
+    """Also where the package is only on the path."""
+    monkeypatch.setattr(importlib.metadata, "distributions", lambda **given: iter(()))
+    monkeypatch.chdir(ROOT)
+    assert shipped.page("docs/ci.md#x") == "docs/ci.md#x"
+    monkeypatch.chdir(tmp_path)
+    address = shipped.page("docs/ci.md#x")
+    assert address.endswith(f"/v{fp8parity.__version__}/docs/ci.md#x")
+    monkeypatch.setattr(shipped, "PACKAGE", tmp_path / "fixtures" / "fp8parity")
+    assert shipped.page("docs/ci.md#x") == address, "a container without the pages"
 
-    def test_an_unknown_suite_is_named(self):
-        done = run("fp8parity", "run", "numerix")
-        assert done.returncode == 2
-        assert "no suite 'numerix'; known: convergence, distributed, numerics, throughput" in done.stderr
+
+def test_run_takes_convergence_by_default_and_names_an_unknown_suite(tmp_path):
+    found = gate.arguments(["-m", "h100", "-k", "numerics"], tmp_path)
+    assert found[-5:] == [str(ROOT / "suites" / "convergence"), "-m", "h100", "-k", "numerics"]
+    assert f"--rootdir={tmp_path}" in found
+    done = run("fp8parity", "run", "numerix")
+    assert done.returncode == 2
+    assert "no suite 'numerix'; known: convergence, distributed, numerics, throughput" in done.stderr
 
 
 @pytest.mark.slow
-class TestEmptyFolder:
-    def test_one_command_judges(self, installed, tmp_path):
-        folder = tmp_path / "empty"
-        folder.mkdir()
-        done = python(
-            installed, folder, "fp8parity", "run", "numerics", "-k", "gemm or codes", "--recipe", "te-current", "-q"
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "Accept" in done.stdout
-        assert "warning" not in (done.stdout + done.stderr).lower() and "configfile" not in done.stdout
-        assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
-        judged = python(installed, folder, "fp8parity", "judge", ".parity")
-        assert judged.returncode == 0, judged.stdout + judged.stderr
+def test_one_command_judges_in_an_empty_folder(installed, tmp_path):
+    (folder := tmp_path / "empty").mkdir()
+    words = ("fp8parity", "run", "numerics", "-k", "gemm or codes", "--recipe", "te-current", "-q")
+    done = python(installed, folder, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Accept" in done.stdout
+    assert "warning" not in (done.stdout + done.stderr).lower() and "configfile" not in done.stdout
+    assert (folder / ".parity" / "te-current-tiny-emulated-topics-gemm.json").is_file()
+    judged = python(installed, folder, "fp8parity", "judge", ".parity")
+    assert judged.returncode == 0, judged.stdout + judged.stderr
 
-    def test_pyargs_needs_no_conftest(self, installed, tmp_path):
-        folder = tmp_path / "empty"
-        folder.mkdir()
-        terms = ("--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100")
-        done = python(installed, folder, "pytest", *ENTRY, *terms)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "test_loss_parity[te-current-tiny-native]" in done.stdout
+
+@pytest.mark.slow
+def test_pyargs_needs_no_conftest(installed, tmp_path):
+    terms = ("--pyargs", "fp8parity.suites.convergence", "--collect-only", "-q", "-m", "h100")
+    done = python(installed, tmp_path, "pytest", *ENTRY, *terms)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_loss_parity[te-current-tiny-native]" in done.stdout
 
 
 @pytest.mark.slow
@@ -241,7 +220,7 @@ def test_printed_commands_select_tests_where_they_are_printed(program, installed
 
 @pytest.mark.slow
 @NIGHTLY
-@pytest.mark.parametrize("names", [("tutorial-model.md", "your-model.md"), ("tutorial-runs.md",), ("extend.md",)])
+@pytest.mark.parametrize("names", [("tutorial-model.md", "your-model.md"), ("tutorial-runs.md",)])
 def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tmp_path):
     """Files get the name that the page says last before them; what is said of one file twice follows in it."""
     (tools := tmp_path / "tools").mkdir()
@@ -267,8 +246,7 @@ def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tm
     assert ran >= 3
 
 
-class TestOtherProjects:
-    def test_the_entry_point_asks_before_it_loads(self, tmp_path):
-        assert entry.asks_for_suites(["--pyargs", "fp8parity.suites", "-m", "h100"], tmp_path)
-        assert entry.asks_for_suites(["suites/convergence/test_loss_parity.py::test_loss_parity"], ROOT)
-        assert not entry.asks_for_suites(["tests", "-k", "suites", "."], tmp_path)
+def test_the_entry_point_asks_before_it_loads(tmp_path):
+    assert entry.asks_for_suites(["--pyargs", "fp8parity.suites", "-m", "h100"], tmp_path)
+    assert entry.asks_for_suites(["suites/convergence/test_loss_parity.py::test_loss_parity"], ROOT)
+    assert not entry.asks_for_suites(["tests", "-k", "suites", "."], tmp_path)

@@ -39,7 +39,7 @@ def search(old, new, red, unknown=lambda pins: False):
 OLD, NEW = {"a": "a==1.0", "b": "b==4.0"}, {"a": "a==1.4", "b": "b==5.0"}
 
 
-@pytest.mark.parametrize("first", ["1.1", "1.2", "1.3", "1.4"])
+@pytest.mark.parametrize("first", ["1.1", "1.3", "1.4"])
 def test_release_of_one_package_is_found(first):
     before, after, _ = search(OLD, NEW, lambda pins: pins["a"] >= f"a=={first}")
     order = ["1.0", *RELEASES["a"], "1.4"]
@@ -51,12 +51,9 @@ def test_release_that_cannot_be_judged_is_skipped():
     assert (before, after) == (("a==1.1",), ("a==1.3",))
 
 
-def test_two_packages_that_only_fail_together_are_found():
+def test_packages_that_fail_together_or_are_new_are_found():
     before, after, _ = search(OLD, NEW, lambda pins: pins["a"] == "a==1.4" and pins["b"] == "b==5.0")
-    assert after == ("b==5.0",) and before == ("b==4.5",)
-
-
-def test_package_that_only_one_side_has_is_found():
+    assert (before, after) == (("b==4.5",), ("b==5.0",))
     before, after, _ = search({"a": "a==1.0"}, {"a": "a==1.0", "b": "b==5.0"}, lambda pins: "b" in pins)
     assert (before, after) == (("no b",), ("b==5.0",))
 

@@ -27,7 +27,6 @@ from fp8parity_lab.prediction.calibration import held_out
 from fp8parity_lab.prediction.residuals import Residual, residuals
 from processes import ROOT
 from test_gemm_command import HYBRID, model
-from test_pages import faults
 
 CONFIG = {
     "hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 16,
@@ -221,10 +220,6 @@ SHOWN = [c for b in blocks(PAGE) if b.language == "sh" for c in commands(b) if c
 def test_shown_commands_predict(config, monkeypatch, capsys, command):
     monkeypatch.chdir(config.parent)
     assert " on NVIDIA H" in out(capsys, *command[2:])
-
-
-def test_links_of_the_page_exist():
-    assert faults(PAGE) == []
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from fp8parity_lab.cli import trace as trace_command
 from fp8parity_lab.tracing import step
 from fp8parity_lab.tracing.step import Trace
 from torch import nn
-from traced import ARM, EVERYWHERE, MODEL, MOMENTS, MORE, OUT, PLACES, UNSEEN, over, planted, traced
+from traced import ARM, EVERYWHERE, MODEL, MOMENTS, OUT, PLACES, UNSEEN, over, planted, traced
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -37,10 +37,7 @@ def quick():
     emulation.kernel.cache_clear()
 
 
-SLOW = [pytest.param(*fault, marks=pytest.mark.slow) for fault in (MORE | EVERYWHERE).items()]
-
-
-@pytest.mark.parametrize(("name", "first"), [*(ARM | MODEL | PLACES | MOMENTS).items(), *SLOW])
+@pytest.mark.parametrize(("name", "first"), (ARM | MODEL | PLACES | MOMENTS | EVERYWHERE).items())
 def test_planted_fault_is_the_first_operation_over_its_budget(name, first, monkeypatch):
     assert over(name, monkeypatch)[:1] == [first]
 
@@ -65,8 +62,6 @@ def late_cosine(rotations: Any) -> Any:
 OWN = {
     "a gelu gradient": (arm.of_gradient("h.0.ln_1.weight", lambda g: g * 1.02), "gradient of weight of h.0.ln_1"),
     "a norm": (arm.of_object("ln_f", "eps", lambda _: 1e-2), "output of ln_f"),
-    "E5M2": (changed(moments.other("h.1.fc", "fprop_x", format="e5m2")), "fprop of h.1.fc"),
-    "not quantized": (changed(places.not_quantized("h.0.proj")), "fprop of h.0.proj"),
     "a mask": (arm.of_object("h.1", "causal", lambda _: False), "input of h.1.proj"),
 }
 LAYER = "model.layers.1"
@@ -76,8 +71,6 @@ HUGGING_FACE = {
         f"input of {LAYER}.self_attn.o_proj",
     ),
     "positions": (arm.of_output("model.rotary_emb", late_cosine), "output of model.rotary_emb"),
-    "a norm": (arm.of_object("model.norm", "variance_epsilon", lambda _: 1e-2), "output of model.norm"),
-    "E5M2": (changed(moments.other(f"{LAYER}.mlp.up_proj", "fprop_x", format="e5m2")), f"fprop of {LAYER}.mlp.up_proj"),
     "1%": (
         changed(moments.results(f"{LAYER}.mlp.down_proj", lambda y: y * 1.01)),
         f"fprop of {LAYER}.mlp.down_proj",
@@ -144,27 +137,21 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
 def test_command_names_the_fault_with_its_place_and_repeats(capsys, monkeypatch, tmp_path):
     changed(places.not_quantized(OUT))(monkeypatch)
     code, out, _ = command(capsys, "te-current", "--model", "micro", "--json", str(tmp_path / "found.json"))
-    assert code == 1
     first, place, size, cause, more, _, *table = out.splitlines()
-    assert first == f"te-current (emulated, eager) on micro, seed 0: first over its budget is fprop of {OUT} (Linear)."
+    assert code == 1 and first.endswith(f"first over its budget is fprop of {OUT} (Linear).")
     assert place == "It is operation 15 of 134, in the forward pass: less noise than its formats give."
     assert size.startswith("On the same inputs it is 55.") and "its formats give 28." in size
-    assert cause == "This is what both operands in bf16 gives."
-    assert more == "Others over their budget: 2."
-    assert [line.split()[:3] for line in table if f"of {OUT}" in line] == [
-        [gemm, "of", OUT] for gemm in ("fprop", "dgrad", "wgrad")
-    ]
+    assert cause == "This is what both operands in bf16 gives." and more == "Others over their budget: 2."
+    assert [line.split()[0] for line in table if f"of {OUT}" in line] == ["fprop", "dgrad", "wgrad"]
     assert out.endswith("repeat: fp8parity trace te-current --model micro --seed 0 --mode eager --device cpu\n")
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert [o["kind"] for o in found["operations"] if o["over"]] == ["fprop", "dgrad", "wgrad"]
-    assert {o["module"] for o in found["operations"] if o["over"]} == {OUT}
+    over = [o for o in json.loads((tmp_path / "found.json").read_text())["operations"] if o["over"]]
+    assert [(o["kind"], o["module"]) for o in over] == [(gemm, OUT) for gemm in ("fprop", "dgrad", "wgrad")]
 
 
-def test_command_passes_a_sound_step_in_ten_rows(capsys):
+def test_command_passes_a_sound_step(capsys):
     code, out, _ = command(capsys, "te-mxfp8", "--model", "micro", "--seed", "1")
-    first, output, *table = out.splitlines()
+    first, *_ = out.splitlines()
     assert (code, first) == (0, "te-mxfp8 (emulated, eager) on micro, seed 1: 134 operations, none over its budget.")
-    assert output.startswith("The output of the model is 3") and len([line for line in table if " of " in line]) == 10
 
 
 @pytest.mark.parametrize(
@@ -209,18 +196,13 @@ def test_step_that_is_not_finite_in_bf16_is_refused():
         traced("te-current", dataclasses.replace(own, keep=("unembed",)))
 
 
-def test_noise_as_large_as_the_signal_is_said(monkeypatch):
+def test_what_cannot_be_said_is_said():
+    """Noise as large as the signal, and an output further away than noise explains."""
     found = traced("te-current")
     blind = dataclasses.replace(found.operations[0], lowest=-3.0)
     lines = trace_command.sentences(dataclasses.replace(found, operations=(blind, *found.operations[1:])))
     assert lines[-1] == f"Cannot say for {blind.name}: as much noise as signal."
-
-
-def test_output_further_than_noise_explains_is_said():
-    found = traced("te-current")
     far = dataclasses.replace(found.distances[-1], found=12.0)
     found = dataclasses.replace(found, distances=(*found.distances[:-1], far))
     assert found.far == (far,)
-    assert trace_command.sentences(found)[-1].startswith(
-        "Cannot say which operation, but the output of the model is 12.0 dB"
-    )
+    assert trace_command.sentences(found)[-1].startswith("Cannot say which operation, but the output")

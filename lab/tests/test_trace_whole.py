@@ -56,8 +56,7 @@ def fused(monkeypatch):
     return plant
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("recipe", ["te-delayed", "te-current", "te-mxfp8", "te-nvfp4"])
+@pytest.mark.parametrize(("recipe", "seed"), [("te-delayed", 0), ("te-current", 1), ("te-mxfp8", 0), ("te-nvfp4", 1)])
 def test_sound_step_of_fused_layers_has_none_over_its_budget(recipe, seed, fused):
     fused()
     found = traced(recipe, seed=seed)
@@ -98,7 +97,6 @@ def without_residual(module: Any) -> None:
 
 FAULTS = {
     "BF16": (everywhere(FIRST, places.not_quantized), f"output of {FIRST}"),
-    "E5M2": (everywhere(SECOND, lambda n: moments.other(n, "fprop_x", format="e5m2")), f"output of {SECOND}"),
     "an output": (moments.results(OUT, lambda y: y * 2), f"output of {FIRST}"),
     "a residual": (without_residual, f"output of {FIRST}"),
     "an input's gradient": (of_input_gradient, f"gradient of input of {SECOND}"),
