@@ -10,7 +10,6 @@ import pytest
 import reports
 import two_sides
 from fp8parity.cli import main
-from fp8parity.judging.verdict import Status
 from fp8parity.records import manifest, sets
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Selected
@@ -21,7 +20,6 @@ from fp8parity_lab.history import page as trend
 from fp8parity_lab.history.judged import Judged, updates
 from sessions import stored
 from two_sides import TOML, save
-from verdicts import verdict
 
 
 def records(device: str = "NVIDIA H200", torch: str = "2.11.0", at: str = ""):
@@ -30,39 +28,29 @@ def records(device: str = "NVIDIA H200", torch: str = "2.11.0", at: str = ""):
     return [reports.layers("tiny", "te-current").model_copy(update={"provenance": made, "recorded": at})]
 
 
-def run(number: int, *statuses: Status, device: str = "H200", torch: str = "2.11.0") -> Judged:
-    made = [verdict(s) for s in statuses]
-    return Judged(
-        number=number, name="n", date="", device=device, facts={"device": device, "torch": torch}, verdicts=made
-    )
+def test_runs_are_numbered_and_named_in_order(tmp_path):
+    made = [history.keep(tmp_path, name, records(torch=name)) for name in ("2.12", "2.13", "2.12")]
+    assert [k.title for k in made] == ["0001_2.12", "0002_2.13", "0003_2.12"]
+    assert history.runs(tmp_path) == made
+    assert sets.load([made[1].path])[0].provenance.packages["torch"] == "2.13"
+    made[0].path.unlink()
+    assert history.keep(tmp_path, "c", records()).number == 4, "a number is not given to another run"
 
 
-class TestStorage:
-    def test_runs_are_numbered_and_named_in_order(self, tmp_path):
-        made = [history.keep(tmp_path, name, records(torch=name)) for name in ("2.12", "2.13", "2.12")]
-        assert [k.title for k in made] == ["0001_2.12", "0002_2.13", "0003_2.12"]
-        assert history.runs(tmp_path) == made
-        assert sets.load([made[1].path])[0].provenance.packages["torch"] == "2.13"
+@pytest.mark.parametrize("name", ["", "../up", "a b", "-x", "x" * 81])
+def test_a_name_that_is_no_file_name_is_refused(tmp_path, name):
+    with pytest.raises(ValueError, match="is no name of a run: use up to 80 letters"):
+        history.keep(tmp_path, name, records())
+    assert not (tmp_path / history.FOLDER).exists()
 
-    def test_a_number_is_not_given_to_another_run(self, tmp_path):
-        first, second = (history.keep(tmp_path, name, records()) for name in "ab")
-        first.path.unlink()
-        assert history.keep(tmp_path, "c", records()).number == 3
-        assert [k.title for k in history.runs(tmp_path)] == [second.title, "0003_c"]
 
-    @pytest.mark.parametrize("name", ["", "../up", "a/b", "a b", "-x", "x" * 81])
-    def test_a_name_that_is_no_file_name_is_refused(self, tmp_path, name):
-        with pytest.raises(ValueError, match="is no name of a run: use up to 80 letters"):
-            history.keep(tmp_path, name, records())
-        assert not (tmp_path / history.FOLDER).exists()
-
-    def test_a_run_is_found_by_number_or_by_its_newest_name(self, tmp_path):
-        for name in ("a", "b", "a"):
-            history.keep(tmp_path, name, records())
-        kept = history.runs(tmp_path)
-        assert [history.named(kept, w).number for w in ("a", "b", "2", "0003")] == [3, 2, 2, 3]
-        with pytest.raises(ValueError, match="no kept run 'c'; fp8parity history list names them"):
-            history.named(kept, "c")
+def test_a_run_is_found_by_number_or_by_its_newest_name(tmp_path):
+    for name in ("a", "b", "a"):
+        history.keep(tmp_path, name, records())
+    kept = history.runs(tmp_path)
+    assert [history.named(kept, w).number for w in ("a", "b", "2", "0003")] == [3, 2, 2, 3]
+    with pytest.raises(ValueError, match="no kept run 'c'; fp8parity history list names them"):
+        history.named(kept, "c")
 
 
 class TestJudged:
@@ -90,24 +78,17 @@ class TestJudged:
         assert [p.value for p in found["speed-up", "te-current native"].points] == [1.31, 1.31]
 
 
-class TestPage:
-    def test_the_folder_holds_all_of_it(self, tmp_path):
-        verdicts, _ = reports.session(recipes=("te-current",))
-        bad = "<img src=x onerror=alert(1)>"
-        made = Judged(
-            number=1,
-            name="v1",
-            date="2026-11-22 10:00",
-            device=bad,
-            facts={"device": bad, "torch": "2.13.0"},
-            verdicts=verdicts,
-        )
-        index, numbers = trend.write([made], tmp_path / "public")
-        text = index.read_text()
-        assert [p.name for p in sorted(index.parent.iterdir())] == ["index.html", "trend.json"]
-        assert bad not in text and "0001_v1" in text and "2026-11-22 10:00" in text
-        assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', re.sub(r"(?s)<script.*?</script>", "", text)) == []
-        assert json.loads(numbers.read_text())["rows"][0]["versions"] == "torch 2.13.0"
+def test_page_of_trends_is_whole_and_escaped(tmp_path):
+    verdicts, _ = reports.session(recipes=("te-current",))
+    bad = "<img src=x onerror=alert(1)>"
+    facts = {"device": bad, "torch": "2.13.0"}
+    made = Judged(number=1, name="v1", date="2026-11-22 10:00", device=bad, facts=facts, verdicts=verdicts)
+    index, numbers = trend.write([made], tmp_path / "public")
+    text = index.read_text()
+    assert [p.name for p in sorted(index.parent.iterdir())] == ["index.html", "trend.json"]
+    assert bad not in text and "0001_v1" in text and "2026-11-22 10:00" in text
+    assert re.findall(r'(?:src|href)="(?!#|data:)[^"]*"', re.sub(r"(?s)<script.*?</script>", "", text)) == []
+    assert json.loads(numbers.read_text())["rows"][0]["versions"] == "torch 2.13.0"
 
 
 class TestCommand:

@@ -177,41 +177,33 @@ def test_a_part_that_is_not_restored_shows(interrupted, monkeypatch, of, lose):
     assert {"loss", "final_weights"} <= set(differing(found, uninterrupted(interrupted, of)))
 
 
-def other_build(monkeypatch, path: Path) -> None:
-    monkeypatch.setattr(provenance, "versions", lambda: {"torch": "0.0.1"})
-
-
-def other_commit(monkeypatch, path: Path) -> None:
-    monkeypatch.setattr(provenance, "tree", lambda folder: provenance.Tree("def", dirty=False))
-
-
-def dirty(monkeypatch, path: Path) -> None:
-    monkeypatch.setattr(provenance, "tree", lambda folder: provenance.Tree("abc", dirty=True))
-
-
-def cut(monkeypatch, path: Path) -> None:
+def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:5000])
 
 
-def of_seed_1(monkeypatch, path: Path) -> None:
+def of_seed_1(path: Path) -> None:
     state = torch.load(path, weights_only=True)
     torch.save({**state, "run": state["run"] | {"seed": "1"}}, path)
 
 
+CLEAN = "tree", provenance.Tree("abc", dirty=False)
+
+
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("of_session", "damage", "why"),
     [
-        (other_build, "its packages differ"),
-        (other_commit, "its commit differs"),
-        (dirty, "the tree has uncommitted changes"),
-        (cut, "it is damaged"),
-        (of_seed_1, "its seed is 1, and this run's is 0"),
+        (("versions", {"torch": "0.0.1"}), None, "its packages differ"),
+        (("tree", provenance.Tree("def", dirty=False)), None, "its commit differs"),
+        (("tree", provenance.Tree("abc", dirty=True)), None, "the tree has uncommitted changes"),
+        (CLEAN, cut, "it is damaged"),
+        (CLEAN, of_seed_1, "its seed is 1, and this run's is 0"),
     ],
-    ids=lambda x: x.__name__ if callable(x) else "",
 )
-def test_a_checkpoint_of_another_run_or_build_is_refused(interrupted, monkeypatch, change, why):
-    path = kill(interrupted, BF16)
-    change(monkeypatch, path)
+def test_a_checkpoint_of_another_run_or_build_is_refused(interrupted, monkeypatch, of_session, damage, why):
+    path, (name, value) = kill(interrupted, BF16), of_session
+    monkeypatch.setattr(provenance, name, lambda *folder: value)
+    if damage:
+        damage(path)
     before = path.read_bytes()
     with pytest.raises(ValueError, match=rf"{path.name}: the run cannot go on from it: {why}.*; remove it to train"):
         trajectory(going_on(interrupted), BF16, 0)
@@ -226,10 +218,8 @@ def test_without_resume_a_run_begins_again(interrupted):
 def test_quantized_weights_are_not_kept_and_it_is_said(interrupted):
     of = cell("te-current-ends-bf16-fp8-weights", "emulated", "nano-deep")
     preset = interrupted.presets["nano"]
-    interrupted.presets = {
-        **interrupted.presets,
-        "nano-deep": replace(preset, model=replace(preset.model, name="nano-deep", layers=3)),
-    }
+    deep = replace(preset, model=replace(preset.model, name="nano-deep", layers=3))
+    interrupted.presets = {**interrupted.presets, "nano-deep": deep}
     with pytest.warns(UserWarning, match="begins again: layers.1.*weight is kept in FP8 only"):
         trajectory(interrupted, of, 0)
     assert not list(interrupted.settings.records.glob("*.checkpoint"))

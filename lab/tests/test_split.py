@@ -75,45 +75,35 @@ def a_split(variant: str = "", **changes: Any) -> TimeSplit:
 PLAIN, FILTERED = block_of(1.2, "eager"), block_of(1.25, f"eager {WITHOUT}")
 
 
-class TestFiltered:
-    def test_the_gain_is_the_ratio_of_both_speed_ups(self):
-        [found] = filtered(a_split("eager"), [PLAIN, FILTERED])
-        one, two = speed.measured(PLAIN), speed.measured(FILTERED)
-        low, middle, high = found.gain
-        assert middle == pytest.approx(1.25 / 1.2)
-        assert math.log(middle / low) == pytest.approx(
-            math.hypot(math.log(two.ratio / two.low), math.log(one.high / one.ratio))
-        )
-        assert math.log(high / middle) == pytest.approx(
-            math.hypot(math.log(two.high / two.ratio), math.log(one.ratio / one.low))
-        )
-        assert low < middle < high
-        assert found.variant == f"eager {WITHOUT}"
+def test_the_gain_of_a_filter_is_the_ratio_of_both_speed_ups():
+    [found] = filtered(a_split("eager"), [PLAIN, FILTERED])
+    one, two = speed.measured(PLAIN), speed.measured(FILTERED)
+    low, middle, high = found.gain
+    down = math.hypot(math.log(two.ratio / two.low), math.log(one.high / one.ratio))
+    up = math.hypot(math.log(two.high / two.ratio), math.log(one.ratio / one.low))
+    assert middle == pytest.approx(1.25 / 1.2) and low < middle < high
+    assert (math.log(middle / low), math.log(high / middle)) == pytest.approx((down, up))
+    assert found.variant == f"eager {WITHOUT}"
+    whole = a_split("", block=None, layers=4)  # a split step takes any block of its model
+    assert [f.variant for f in filtered(whole, [PLAIN, FILTERED])] == [FILTERED.variant]
 
-    @pytest.mark.parametrize(
-        ("of", "records"),
-        [
-            (a_split(""), [PLAIN, FILTERED]),
-            (a_split("eager"), [FILTERED]),
-            (a_split("eager"), [PLAIN, block_of(1.1, "eager 1x32")]),
-            (a_split("eager"), [PLAIN, block_of(1.1, f"1x32 {WITHOUT}")]),
-            (a_split("eager"), [block_of(1.2, "eager", block=SHAPE.model_copy(update={"sequence": 8})), FILTERED]),
-            (a_split("eager", block=SHAPE.model_copy(update={"sequence": 8})), [PLAIN, FILTERED]),
-            (a_split("eager", cell=PLAIN.cell.model_copy(update={"recipe": "te-block"})), [PLAIN, FILTERED]),
-            (a_split("eager"), [PLAIN, FILTERED.model_copy(update={"recipe_memory": 0})]),
-            (a_split("", block=None), [block_of(1.2, "", block=None), block_of(1.25, WITHOUT, block=None)]),
-        ],
-        ids=[
-            *("setting", "alone", "no filter", "other setting", "other shapes"),
-            *("other block", "other cell", "unusable", "a step"),
-        ],
-    )
-    def test_blocks_with_other_differences_do_not_count(self, of, records):
-        assert filtered(of, records) == []
 
-    def test_a_split_step_takes_any_block_of_its_model(self):
-        whole = a_split("", block=None, layers=4)
-        assert [f.variant for f in filtered(whole, [PLAIN, FILTERED])] == [FILTERED.variant]
+@pytest.mark.parametrize(
+    ("of", "records"),
+    [
+        (a_split(""), [PLAIN, FILTERED]),  # another setting
+        (a_split("eager"), [FILTERED]),
+        (a_split("eager"), [PLAIN, block_of(1.1, "eager 1x32")]),  # no filter
+        (a_split("eager"), [PLAIN, block_of(1.1, f"1x32 {WITHOUT}")]),
+        (a_split("eager"), [block_of(1.2, "eager", block=SHAPE.model_copy(update={"sequence": 8})), FILTERED]),
+        (a_split("eager", block=SHAPE.model_copy(update={"sequence": 8})), [PLAIN, FILTERED]),
+        (a_split("eager", cell=PLAIN.cell.model_copy(update={"recipe": "te-block"})), [PLAIN, FILTERED]),
+        (a_split("eager"), [PLAIN, FILTERED.model_copy(update={"recipe_memory": 0})]),  # unusable
+        (a_split("", block=None), [block_of(1.2, "", block=None), block_of(1.25, WITHOUT, block=None)]),  # a step
+    ],
+)
+def test_blocks_with_other_differences_do_not_count(of, records):
+    assert filtered(of, records) == []
 
 
 def test_a_page_shows_the_slowest_linear_first():

@@ -120,23 +120,21 @@ def test_blocks_of_another_machine_do_not_count(show):
     assert "measured gain" not in show([SPLIT, *there], "split")[1]
 
 
-def test_a_set_without_splits_is_refused(show):
-    assert show([BLOCKS[0]], "split") == (2, "", "fp8parity: NVIDIA Made Up: no record of fp8parity split\n")
+FROM = "--from shows what is on record, and times nothing; leave out"
 
 
-@pytest.mark.parametrize(("given", "named"), [("1b", "the model"), ("--measure-filter", "--measure-filter")])
-def test_timing_arguments_are_refused_with_from(show, given, named):
-    """It would be ignored."""
-    code, out, err = show([SPLIT], "split", given)
-    assert (code, out) == (2, "")
-    assert err == f"fp8parity: --from shows what is on record, and times nothing; leave out {named}\n"
-
-
-@pytest.mark.parametrize(("given", "missing"), [((), "the model and --recipe"), (("1b",), "--recipe")])
-def test_without_a_set_a_split_needs_model_and_recipe(show, given, missing):
-    code, out, err = show([], "split", *given, given=False)
-    assert (code, out) == (2, "")
-    assert err == f"fp8parity: give {missing} to time something, or --from SET to show what is on record\n"
+@pytest.mark.parametrize(
+    ("records", "words", "said"),
+    [
+        ([SPLIT], ("1b",), f"{FROM} the model"),
+        ([SPLIT], ("--measure-filter",), f"{FROM} --measure-filter"),
+        ([], (), "give the model and --recipe to time something, or --from SET to show what is on record"),
+        ([], ("1b",), "give --recipe to time something, or --from SET to show what is on record"),
+        ([BLOCKS[0]], (), "NVIDIA Made Up: no record of fp8parity split"),
+    ],
+)
+def test_arguments_that_would_be_ignored_or_lack_are_refused(show, records, words, said):
+    assert show(records, "split", *words, given=bool(records)) == (2, "", f"fp8parity: {said}\n")
 
 
 @pytest.mark.parametrize("recipe", ["te-current", "ao-mxfp8"])
