@@ -93,6 +93,25 @@ def test_the_table_is_also_csv_and_json(measurements, tmp_path, capsys):
     assert float(first["speed_up"]) == native["speed_up"] and float(first["GEMMs"]) == native["parts"]["GEMMs"]
 
 
+def test_extrapolations_are_in_table_files_and_test(tmp_path, capsys):
+    """te-current was timed at base, and te-block only at 8B. The step of 131,072 tokens is far from all."""
+    far = replace(shapes.get("1b"), micro_batch=1, sequence=131_072)
+    near = [gpu.timed(shapes.get(name)) for name in ("1b", "llama3-8b")]
+    steps = [*near, gpu.timed(far).model_copy(update={"variant": "1x131072"})]
+    large = gpu.gemm_times(shapes.get("llama3-8b"))
+    other = large.model_copy(update={"cell": large.cell.model_copy(update={"recipe": "te-block"})})
+    sets.save([*gpu.records(("base", "llama3-8b"), steps), other], tmp_path / "a.zip")
+    lines = out(
+        capsys, "small", *AT, str(tmp_path / "a.zip"), "--json", str(tmp_path / "a.json"), "--test"
+    ).splitlines()
+    assert [line.partition(": ")[0] for line in lines if "of the GEMM work of this model" in line] == ["te-block"]
+    assert any(line.startswith("No measured step of another model tests te-block native") for line in lines)
+    assert [line[:12] for line in lines if line.endswith("  extrapolated (tokens, sequence)")] == ["1b 1x131072 "]
+    assert any(" of them are extrapolated: " in line for line in lines)
+    rows = json.loads((tmp_path / "a.json").read_text())["predicted"]
+    assert sorted(r["extrapolated"] for r in rows) == [False, False, True, True]
+
+
 def test_shipped_sets_are_read_without_records(tmp_path, monkeypatch, capsys):
     """A golden folder of one's own without measurements leaves those that are shipped; with some, they count. A mistyped one is
     refused."""
@@ -109,26 +128,6 @@ def test_shipped_sets_are_read_without_records(tmp_path, monkeypatch, capsys):
     assert refused(capsys, "1b", "--gpu", "h100", "--golden-dir", str(tmp_path / "own")).startswith(
         "unknown GPU 'h100': no measurements are at hand"
     )
-
-
-def test_extrapolations_are_in_table_files_and_test(tmp_path, capsys):
-    """te-current was timed at base, and te-block only at 8B. The step of 131,072 tokens is far from all."""
-    far = replace(shapes.get("1b"), micro_batch=1, sequence=131_072)
-    near = [gpu.timed(shapes.get(name)) for name in ("1b", "llama3-8b")]
-    steps = [*near, gpu.timed(far).model_copy(update={"variant": "1x131072"})]
-    large = gpu.gemm_times(shapes.get("llama3-8b"))
-    other = large.model_copy(update={"cell": large.cell.model_copy(update={"recipe": "te-block"})})
-    sets.save([*gpu.records(("base", "llama3-8b"), steps), other], tmp_path / "a.zip")
-    files = ["--csv", str(tmp_path / "a.csv"), "--json", str(tmp_path / "a.json")]
-    lines = out(capsys, "small", *AT, str(tmp_path / "a.zip"), *files, "--test").splitlines()
-    assert [line.partition(": ")[0] for line in lines if "of the GEMM work of this model" in line] == ["te-block"]
-    assert any(line.startswith("No measured step of another model tests te-block native") for line in lines)
-    assert [line[:12] for line in lines if line.endswith("  extrapolated (tokens, sequence)")] == ["1b 1x131072 "]
-    assert any(" of them are extrapolated: " in line for line in lines)
-    wanted = [False, False, True, True]
-    rows = json.loads((tmp_path / "a.json").read_text())["predicted"]
-    assert sorted(r["extrapolated"] for r in rows) == wanted
-    assert sorted(r["extrapolated"] == "True" for r in csv.DictReader((tmp_path / "a.csv").open())) == wanted
 
 
 def test_a_gpu_without_a_profile_is_measured_now(monkeypatch, capsys):
