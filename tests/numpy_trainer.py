@@ -28,7 +28,7 @@ def batch(rng: np.random.Generator, table: np.ndarray) -> tuple[np.ndarray, np.n
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name in ("seed", "steps", "data_seed", "bits", "accumulate"):
+    for name in ("seed", "steps", "data_seed", "bits"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--fault", default="")
@@ -72,8 +72,6 @@ def main() -> None:
                 m += 0.1 * (g - m)
                 v += 0.05 * (g * g - v)
                 param -= lr * (m / (1 - 0.9 ** (step + 1))) / (np.sqrt(v / (1 - 0.95 ** (step + 1))) + 1e-8)
-            if a.fault == "stale" and step == 5:
-                params[1] = params[1] + 0
             value = float("nan") if a.fault == "nan" and step == 40 else loss
             row = {"step": step + 1, "loss": value, "grad_norm": norm, "learning_rate": lr}
             log.write(json.dumps({key: row[key] for key in a.keys.split(",")}) + "\n")

@@ -334,3 +334,14 @@ def test_other_machine_does_not_cover_a_shard(trajectory, changes):
     [line] = missing([*whole, *gate("b", 1, 3, **there)], [])
     assert line.startswith("shard 2 of 3 is missing, and shard 1, 3 is here")
     assert missing([*whole, *gate("b", 1, 2, 3, **there)], []) == []
+
+
+def test_session_that_ended_early_and_records_of_none_are_named(trajectory, runs):
+    early = note(trajectory, runs, status="killed")
+    later = note(trajectory, runs, session="t", started="b")
+    for manifests, named in (([early], True), ([early, later], False)):
+        assert ("session s ended early: killed" in [d.text for d in defects(manifests, runs)]) == named
+    strange = [*runs[:-1], runs[-1].model_copy(update={"session": "x"})]
+    words = f"1 records are of no session in the manifests: {name_of(runs[-1])}"
+    for held, named in ((runs[:-1], True), (runs, False)):
+        assert (words in [d.text for d in defects([note(trajectory, held)], strange)]) == named

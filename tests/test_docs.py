@@ -57,14 +57,13 @@ def of_lab(command: list[str]) -> bool:
     return any(word.startswith("lab/") for word in command) or command[1:2] in [[name] for name in cli.LAB]
 
 
-EVERY = {
-    tuple("" if option in FREE else word for option, word in zip(("", *c), c, strict=False)): (b, c)
-    for b in reversed(BLOCKS)
+EVERY = [
+    (b, c)
+    for b in BLOCKS
     for c in commands(b)
     if not {"my_suites", "trainers.toml", "train.py"} & set(c)  # the reader's: test_shipped.py runs them
     if (ROOT / "lab").exists() or not of_lab(c)
-}
-"""Each command once, with the first block that shows it."""
+]
 
 
 def parsed(command: list[str]) -> bool:
@@ -72,12 +71,20 @@ def parsed(command: list[str]) -> bool:
     return command[0] == "pytest" or command[:2] == ["fp8parity", "run"]
 
 
+def words_of(command: list[str]) -> set[tuple[str, str]]:
+    """Return the words of a command with what runs it, except values that do not matter and the reader's own files."""
+    kind = "pytest" if parsed(command) else " ".join(command[:2])
+    own = re.compile(r"[\w./-]+\.(zip|html|md|json|jsonl|csv)|(old|new|all|sets)(/\w+)?")
+    pairs = zip(("", *command), command, strict=False)
+    return {(kind, w) for option, w in pairs if option not in FREE and (not own.fullmatch(w) or (ROOT / w).exists())}
+
+
 def with_new_words() -> list[tuple[Block, list[str]]]:
-    """Return the commands. Of those that are only parsed, each has a word that no longer one has."""
-    seen, kept = set[str](), [pair for pair in EVERY.values() if not parsed(pair[1])]
-    for block, command in sorted((pair for pair in EVERY.values() if parsed(pair[1])), key=lambda p: -len(p[1])):
-        kept += [(block, command)] if set(command) - seen else []
-        seen |= set(command)
+    """Return commands that have a word each that no longer one has: together they have all words of the pages."""
+    seen, kept = set[tuple[str, str]](), []
+    for block, command in sorted(EVERY, key=lambda pair: -len(pair[1])):
+        kept += [(block, command)] if words_of(command) - seen else []
+        seen |= words_of(command)
     return kept
 
 

@@ -129,6 +129,14 @@ def test_nothing_or_the_control_alone_is_a_problem(facts, words):
     assert outcomes.not_run(facts, []) == [words] * bool(words)
 
 
+@pytest.mark.parametrize(("status", "crashed"), [("pass", True), ("fail", False)])
+def test_failure_behind_a_green_verdict_is_a_crash(status: Status, crashed):
+    """A red verdict is the reason of its failure."""
+    found = made([phase("call", "a", "failed", "boom", (VERDICT, verdict(status).model_dump_json()))], selected=("a",))
+    assert (outcomes.outcome(found, CELLS, "", None).crashed == ["test_gemm[a]: boom"]) == crashed
+    assert [v.status for v in outcomes.verdicts(found)] == [status, *["error"] * crashed]
+
+
 BOTH = {f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", "bf16")}
 
 
