@@ -76,6 +76,8 @@ def test_star_selects_no_shape_that_is_only_timed():
         return {c.model for c in cells if made.selects(c, selection.default_models(parameter, c, made))}
 
     assert names("trained_cell") == presets().keys() - {"7b-8-layers", *BY_NAME}
+    trained = {c.model for c in selection.PARAMETERS["trained_cell"].cells(presets())}
+    assert trained == presets().keys() - {"7b-8-layers"}
     assert names("gemm_cell") & timed == {shapes.GATED_GEMMS}
     assert context(model_globs=["llama3-70b"]).selects(Cell(model="llama3-70b", recipe="bf16", execution=NATIVE), ())
 
