@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 from fp8parity import planning
@@ -15,7 +16,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected, Shard
 from fp8parity.records.schema import Measurements
 from fp8parity.records.storage import name_of, write_json
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 WORKS = st.lists(st.tuples(st.integers(0, 10**6), st.floats(0, 1000)), max_size=60, unique_by=lambda w: w[0]).map(
@@ -29,6 +30,7 @@ def total(works: Sequence[Work]) -> float:
 
 
 @given(WORKS, COUNTS, st.randoms(use_true_random=False))
+@example([Work("a", 0.0), Work("b", 0.0)], 2, Random(0))
 def test_split_is_complete_balanced_and_deterministic(works, count, draw):
     """Graham's bound."""
     parts = split(works, count)

@@ -127,3 +127,12 @@ def test_environment_is_device_packages_driver_and_settings(trajectory, changes,
     facts = {"cuda": "13.0", "driver": "580", "environment": {"NVTE_X": "1"}}
     key = EnvironmentKey.of(with_provenance(plain, **facts))
     assert key.facts == {"torch": "0", "CUDA": "13.0", "driver": "580", "NVTE_X": "1"}
+
+
+def test_control_of_a_run_is_that_of_its_session_and_seed(shard):
+    """Otherwise the first one of its seed."""
+    first, second = shard("te-current", "one"), shard("te-block", "two", final_weights="x")
+    [machine] = machines([*first, *second])
+    assert machine.control(second[-1]) is second[2] and machine.control(first[-1]) is first[2]
+    [machine] = machines([*first, *second[3:]])
+    assert machine.control(second[-1]) is first[2]
