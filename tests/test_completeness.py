@@ -339,6 +339,8 @@ def test_other_machine_does_not_cover_a_shard(trajectory, changes):
 def test_session_that_ended_early_and_records_of_none_are_named(trajectory, runs):
     early = note(trajectory, runs, status="killed")
     later = note(trajectory, runs, session="t", started="b")
+    red = note(trajectory, runs, status="tests failed")
+    assert not any("ended early" in d.text for d in defects([red], runs))
     for manifests, named in (([early], True), ([early, later], False)):
         assert ("session s ended early: killed" in [d.text for d in defects(manifests, runs)]) == named
     strange = [*runs[:-1], runs[-1].model_copy(update={"session": "x"})]
