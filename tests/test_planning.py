@@ -10,7 +10,19 @@ from random import Random
 import pytest
 from fp8parity import planning
 from fp8parity.cli import main
-from fp8parity.planning import SCHEDULERS, TRAINED, Key, Seconds, Work, digest_of, estimate, longest_first, shard_of, split, work
+from fp8parity.planning import (
+    SCHEDULERS,
+    TRAINED,
+    Key,
+    Seconds,
+    Work,
+    digest_of,
+    estimate,
+    longest_first,
+    shard_of,
+    split,
+    work,
+)
 from fp8parity.records import manifest
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.manifest import Manifest, Selected, Shard
