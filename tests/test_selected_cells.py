@@ -180,9 +180,9 @@ NODE = "suites/numerics/test_device.py::test_large"
         (NODE, f"{NODE}[te-block-native]", "", []),
         (NODE, "suites/numerics/test_device.py::test_modes", "", ["large"]),
         (NODE, "suites/numerics/test_experts.py", "", ["large"]),
-        ("suites/numerics/test_numerics.py::test_checkpoint", "suites", "", ["checkpoint"]),
+        ("suites/numerics/test_numerics.py::test_twins", "suites", "", ["twins"]),
         ("suites/distributed/test_sharded.py::test_checkpoint", "suites", "", []),
-        ("suites/numerics/test_numerics.py::test_layers", "suites", "", []),
+        ("suites/numerics/test_numerics.py::test_canary", "suites", "", []),
         ("mine/test_mine.py::test_large", "mine", "", []),
     ],
 )
