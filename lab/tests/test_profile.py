@@ -12,7 +12,6 @@ from fp8parity import cli
 from fp8parity.recipes import registry
 from fp8parity.records.storage import load_record, name_of
 from fp8parity.records.times import DeviceProfile, PartTime
-from fp8parity.timing.graphs import ROUNDS
 from fp8parity.timing.kernels import Launch
 from fp8parity.training import hardware
 from fp8parity.workload.config import ModelConfig
@@ -21,6 +20,7 @@ from fp8parity_lab.prediction import Part
 from fp8parity_lab.prediction import profile as device_profile
 from fp8parity_lab.prediction.profile import Sizes, grouped
 from fp8parity_lab.splitting import Category
+from fp8parity_lab.splitting.linears import ROUNDS
 
 CPU = torch.device("cpu")
 SMALLEST = ModelConfig("nano", dim=64, layers=1, heads=2, kv_heads=1, hidden=128)
