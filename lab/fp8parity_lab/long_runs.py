@@ -39,7 +39,7 @@ from torch import Tensor, nn
 FRESH = "topics:fresh"
 """The language ``topics`` without an end: no text comes twice, and each seed has its own."""
 PARAGRAPH = (1 + topics.SEGMENT) * topics.SEGMENTS
-"""The bytes of a paragraph."""
+"""The bytes of a paragraph of ``topics``."""
 BLOCK = 500 * PARAGRAPH
 """Bytes of a fresh text that are made together."""
 

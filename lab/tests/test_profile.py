@@ -12,7 +12,6 @@ from fp8parity import cli
 from fp8parity.recipes import registry
 from fp8parity.records.storage import load_record, name_of
 from fp8parity.records.times import DeviceProfile, PartTime
-from fp8parity.timing.kernels import Launch
 from fp8parity.training import hardware
 from fp8parity.workload.config import ModelConfig
 from fp8parity.workload.shapes import ModelShape, Workload
@@ -20,6 +19,7 @@ from fp8parity_lab.prediction import Part
 from fp8parity_lab.prediction import profile as device_profile
 from fp8parity_lab.prediction.profile import Sizes, grouped
 from fp8parity_lab.splitting import Category
+from fp8parity_lab.splitting.kernels import Launch
 from fp8parity_lab.splitting.linears import ROUNDS
 
 CPU = torch.device("cpu")

@@ -11,11 +11,10 @@ from fp8parity.judging import speed
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Throughput, TimeSplit
 from fp8parity.report.blocks import Table
-from fp8parity.timing.kernels import Launch
 from fp8parity_lab.cli.split import table
 from fp8parity_lab.splitting import Category, page
 from fp8parity_lab.splitting.filters import filtered, propose, speeds
-from fp8parity_lab.splitting.kernels import busy, category_of, split_of
+from fp8parity_lab.splitting.kernels import Launch, busy, category_of, split_of
 from fp8parity_lab.splitting.linears import linears
 from splits import KV, SAME, Q
 from splits import split as made

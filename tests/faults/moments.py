@@ -7,13 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from fp8parity.checks import places
 from fp8parity.numerics import emulation
 from fp8parity.numerics.emulation import EmulatedLinear, Prepared
 from fp8parity.numerics.formats import FORMATS
 from fp8parity.numerics.scaling import SCALE_RULES
 from fp8parity.numerics.spec import Operand
-from fp8parity.training import loop
 from torch import Tensor, nn
 
 from faults.fault import Blame, Fault, Finding, Kind
@@ -162,11 +160,9 @@ def noisy(decibels: float) -> Callable[[Tensor], Tensor]:
     return add
 
 
-def found(recipe: str, change: Change, place: str, words: str = "", *hidden: str, module: Any = places) -> Fault:
+def found(recipe: str, change: Change, place: str, words: str = "", *hidden: str) -> Fault:
     look = Numerics("places", recipe, "micro")
-    return Fault(
-        Kind.RECIPE, converted(change, module), (Finding(look, place, Blame.RECIPE, words=words, hidden=hidden),)
-    )
+    return Fault(Kind.RECIPE, converted(change), (Finding(look, place, Blame.RECIPE, words=words, hidden=hidden),))
 
 
 def up(gemm: str) -> str:
@@ -200,7 +196,7 @@ FORMATS_AND_ROUNDING = {
         "te-current", results(UP, noisy(37.5)), up("fprop"), "has 27.8 dB, and the recipe gives 28.4 dB"
     ),
     "noise in the model that the training loop converts": found(
-        "te-current", results(UP, noisy(37.5)), up("fprop"), "has 27.8 dB, and the recipe gives 28.4 dB", module=loop
+        "te-current", results(UP, noisy(37.5)), up("fprop"), "has 27.8 dB, and the recipe gives 28.4 dB"
     ),
     "output of one linear 1% too large": found(
         "te-current", results(UP, lambda y: y * 1.01), up("fprop"), "this is what a gain of 1.01 gives"

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from fp8parity.checks import experts, places
+from fp8parity.checks import experts
 from fp8parity.numerics.emulation import EmulatedLinear, Prepared
 from fp8parity.numerics.scaling import quantize
 from fp8parity.numerics.spec import PLAIN
 from fp8parity.recipes import RECIPES
+from fp8parity.training import loop
 from fp8parity.workload.experts import ExpertLinears, TokenGroups
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ Change = Callable[[nn.Module], object]
 SPEC = RECIPES["te-current"].linear
 
 
-def converted(change: Change, module: Any = places) -> Plant:
+def converted(change: Change, module: Any = loop) -> Plant:
     """The model that a check has converted is changed."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:

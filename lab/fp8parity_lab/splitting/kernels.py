@@ -6,6 +6,7 @@ import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,7 @@ from fp8parity.recipes import Recipe
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import TimeSplit
 from fp8parity.records.times import Kernel, Split
-from fp8parity.timing import blocks
-from fp8parity.timing.kernels import Launch, launches
+from fp8parity.timing import blocks, kernels
 from fp8parity.timing.steps import TimedPair, TimedSide, fastest_attention
 from fp8parity.training import provenance
 from fp8parity.training.hardware import isolated
@@ -61,6 +61,24 @@ this kind keep the name of the norm or the activation.
 _PATTERNS = tuple((category, re.compile(pattern, re.IGNORECASE)) for category, pattern in TABLE)
 
 
+@dataclass(frozen=True)
+class Launch:
+    """One kernel that ran: its name, and its begin and end in seconds."""
+
+    name: str
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+def launches(work: Callable[[], object]) -> list[Launch]:
+    """Run ``work`` under the profiler and return the kernels that it ran on the GPU."""
+    return [Launch(e.name, e.time_range.start / 1e6, e.time_range.end / 1e6) for e in kernels.launches(work)]
+
+
 @cache
 def category_of(name: str) -> Category:
     """Return what the kernel of this name does."""
@@ -92,11 +110,11 @@ def split_of(ran: Sequence[Launch], steps: int, seconds: float) -> Split:
     categories = {category: total / steps for category, total in by_category(ran).items()}
     categories[Category.IDLE] = max(0.0, seconds - busy(ran) / steps)
     longest = sorted(times.items(), key=lambda item: -sum(item[1]))[:MAX_LISTED]
-    kernels = [
+    listed = [
         Kernel(name=name[:200], category=category_of(name), seconds=sum(t) / steps, launches=len(t) / steps)
         for name, t in longest
     ]
-    return Split(seconds=seconds, categories=categories, kernels=kernels, launches=round(len(ran) / steps))
+    return Split(seconds=seconds, categories=categories, kernels=listed, launches=round(len(ran) / steps))
 
 
 RUNS = 3
