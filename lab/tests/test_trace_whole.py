@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 from faults import moments, places
-from fp8parity.checks import places as linears
 from fp8parity.numerics import emulation
 from fp8parity.recipes.adapter import ConvertedModel
 from fp8parity.records.cell import Execution
-from fp8parity.training import hardware
+from fp8parity.training import hardware, loop
 from fp8parity_lab.cli import trace as trace_command
 from torch import Tensor, nn
 from traced import OUT, traced
@@ -37,7 +36,7 @@ class FusedBlock(nn.Module):
 @pytest.fixture
 def fused(monkeypatch):
     """Blocks are fused after the conversion, and after a change of the model."""
-    real = linears.apply
+    real = loop.apply
     monkeypatch.setattr(hardware, "reset_state", lambda: None)
     monkeypatch.setattr(emulation, "compiles", lambda: False)
 
@@ -51,7 +50,7 @@ def fused(monkeypatch):
             names = lambda tensors: {name.replace("__", "."): t for name, t in tensors.items()}  # noqa: E731
             return replace(made, execution=Execution.FUSED, original=names)
 
-        monkeypatch.setattr(linears, "apply", apply)
+        monkeypatch.setattr(loop, "apply", apply)
 
     return plant
 
