@@ -18,7 +18,7 @@ from fp8parity_lab.prediction import Part
 from fp8parity_lab.prediction.basis import PRODUCTS, Basis, basis
 from fp8parity_lab.prediction.profile import GPU as SIZES
 from fp8parity_lab.prediction.profile import profile_cell
-from fp8parity_lab.prediction.sizes import attention_flops, rest_bytes
+from fp8parity_lab.prediction.sizes import attention_flops, count_parameters, rest_bytes
 
 NAME = "NVIDIA H100 Made Up"
 PEAK, BANDWIDTH, LAUNCH = {"bf16": 700e12, "te-current": 1200e12}, 3e12, 1e-6
@@ -60,7 +60,7 @@ def step(work: Workload, recipe: str, block: bool = False) -> float:
     seconds = sum(g.count * _linear(recipe, g) for g in linears)
     seconds += attention(work.micro_batch, work.sequence, s.heads, s.head_dim) + layer_rest(work)
     return layers * seconds + (
-        0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * s.count_parameters() / BANDWIDTH
+        0.0 if block else ends(work.tokens, s.hidden, s.vocab) + 50 * count_parameters(s) / BANDWIDTH
     )
 
 
