@@ -9,41 +9,38 @@ import pytest
 import torch
 from fp8parity.checks import dispatch
 from fp8parity.records.gemms import is_gemm, is_quantized, select_casts
-from fp8parity.timing import kernels
-from fp8parity.timing.kernels import by_mark
+from fp8parity.training import kernels
 from sessions import cell
 
 
-def test_kernels_are_split_at_the_marks():
-    names = ["early", "spin_kernel(long)", "cast", "nvjet_qq", "Memset (Device)", "x::spin_kernel", "nvjet_t"]
-    assert by_mark(names) == [["cast", "nvjet_qq"], ["nvjet_t"]]
+def event(name: str, device: str = "CUDA", stream: int = 0, start: float = 0.0) -> SimpleNamespace:
+    kind = getattr(torch.autograd.DeviceType, device)
+    return SimpleNamespace(
+        name=name, device_type=kind, device_resource_id=stream, time_range=SimpleNamespace(start=start)
+    )
 
 
-def test_launches_are_kernels_of_the_gpu_without_ranges_of_the_host(monkeypatch):
-    def event(name: str, device: torch.autograd.DeviceType) -> SimpleNamespace:
-        return SimpleNamespace(name=name, device_type=device, time_range=SimpleNamespace(start=1e6, end=3e6))
+class Trace:
+    """A profile with these events."""
 
-    class Profile:
-        def __init__(self, activities):
-            kernel, host = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
-            ran = [("nvjet_a", kernel), ("aten::mm", host), ("Optimizer.step#AdamW.step", kernel)]
-            self.found = [event(*one) for one in ran]
+    def __init__(self, *found: SimpleNamespace) -> None:
+        self.found = found
 
-        def __enter__(self):
-            return self
+    def __enter__(self) -> Trace:
+        return self
 
-        def __exit__(self, *failure):
-            pass
+    def __exit__(self, *error: object) -> None:
+        pass
 
-        def events(self):
-            return self.found
+    def events(self) -> list[SimpleNamespace]:
+        return list(self.found)
 
-    monkeypatch.setattr(kernels, "profile", Profile)
+
+def test_kernels_are_those_of_the_gpu_in_their_order(monkeypatch):
+    late = event("nvjet_a", start=3.0), event("aten::mm", "CPU"), event("Memset (Device)"), event("cast", start=2.0)
+    monkeypatch.setattr(kernels, "profile", lambda activities: Trace(*late))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: None)
-    assert [e.name for e in kernels.launches(lambda: None)] == ["nvjet_a"]
-    with pytest.raises(RuntimeError, match="saw 0 marks and not 1"):
-        kernels.names([lambda: None])
+    assert kernels.names(lambda: None) == ["cast", "nvjet_a"]
 
 
 BF16 = ["nvjet_sm90_tst_128x256", "ampere_bf16_s1688gemm", "cutlass3x_device_kernel", "a_s16816_xmma_b", "NVJET_tst"]
@@ -129,26 +126,6 @@ def test_wgrad_in_bf16_by_the_recipe_passes(session, monkeypatch):
     assert (found.status, places) == ("fail", {"wgrad kernels off @ linear"})
 
 
-class Trace:
-    """A profile of kernels by name, with their streams and starts."""
-
-    def __init__(self, starts: dict[str, tuple[int, int]]) -> None:
-        self.starts = starts
-
-    def __enter__(self) -> Trace:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def events(self) -> list[SimpleNamespace]:
-        gpu = torch.autograd.DeviceType.CUDA
-        return [
-            SimpleNamespace(name=n, device_type=gpu, device_resource_id=s, time_range=SimpleNamespace(start=at))
-            for n, (s, at) in self.starts.items()
-        ]
-
-
 def test_kernels_of_several_streams_repeat(monkeypatch):
     """Grouped GEMMs of TE run on several streams. Streams of a pool take turns, and one may compete under stress."""
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
@@ -156,6 +133,7 @@ def test_kernels_of_several_streams_repeat(monkeypatch):
     for late, pool in ((0, 13), (2, 5)):
         starts = {"cast": (7, 0), "gemm of 1": (7, 1 + late), "gemm of 2": (pool, 2), "sum": (7, 9)}
         competing = {f"elementwise_kernel<frac_kernel_cuda> {i}": (21, i) for i in range(late)}
-        monkeypatch.setattr(dispatch, "profile", lambda starts=starts | competing, **options: Trace(starts))
+        ran = [event(name, stream=s, start=at) for name, (s, at) in (starts | competing).items()]
+        monkeypatch.setattr(kernels, "profile", lambda activities, ran=ran: Trace(*ran))
         found.append(dispatch.launched(lambda: None))
     assert found == [["cast", "gemm of 1", "sum", "gemm of 2"]] * 2

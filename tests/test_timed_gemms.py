@@ -12,8 +12,9 @@ from fp8parity import recipes
 from fp8parity.numerics.operands import FAMILIES, draw
 from fp8parity.recipes.adapter import Cast, GemmTerms
 from fp8parity.records.gemms import Accumulation, GemmMode
-from fp8parity.timing import gemm_values, gemms, graphs, kernels
+from fp8parity.timing import gemm_values, gemms, graphs
 from fp8parity.timing.gemms import BF16Gemms
+from fp8parity.training import kernels
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import GemmShape
 
@@ -64,7 +65,7 @@ def session(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *a: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *a: (2**40, 2**40))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *a: SimpleNamespace(L2_cache_size=2**10))
-    monkeypatch.setattr(kernels, "names", lambda works: [["nvjet_sm90_qqtst"] for _ in works])
+    monkeypatch.setattr(kernels, "names", lambda work: ["nvjet_sm90_qqtst"])
     monkeypatch.setattr(gemm_values, "accumulation_of", lambda *a: Accumulation.SPLIT)
     found = gemms.Session(recipes.get("te-current"), torch.device("cpu"), QUIET, rounds=6)
     monkeypatch.setattr(gemms.Session, "make", lambda self, operands: Door(operands, self.terms))

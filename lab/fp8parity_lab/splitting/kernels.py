@@ -15,9 +15,9 @@ from fp8parity.recipes import Recipe
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.schema import TimeSplit
 from fp8parity.records.times import Kernel, Split
-from fp8parity.timing import blocks, kernels
+from fp8parity.timing import blocks
 from fp8parity.timing.steps import TimedPair, TimedSide, fastest_attention
-from fp8parity.training import provenance
+from fp8parity.training import kernels, provenance
 from fp8parity.training.hardware import isolated
 from fp8parity.workload import shapes
 from fp8parity.workload.shapes import Workload
@@ -76,7 +76,7 @@ class Launch:
 
 def launches(work: Callable[[], object]) -> list[Launch]:
     """Run ``work`` under the profiler and return the kernels that it ran on the GPU."""
-    return [Launch(e.name, e.time_range.start / 1e6, e.time_range.end / 1e6) for e in kernels.launches(work)]
+    return [Launch(e.name, e.time_range.start / 1e6, e.time_range.end / 1e6) for e in kernels.events(work)]
 
 
 @cache
