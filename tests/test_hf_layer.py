@@ -81,7 +81,7 @@ def test_every_linear_of_a_layer_is_converted_or_named(text, config, eager):
     for name, execution in (("bf16", Execution.NATIVE), ("te-current", Execution.EMULATED)):
         block = blocks.make_block(work, recipes.get(name), execution, CPU)
         grads.append(blocks.step_of(block, Mode.EAGER)(0).float())
-        assert all(p.grad is not None for p in block.module.parameters() if p.requires_grad)
+        assert all(p.grad is not None for p in block.layers[0].parameters() if p.requires_grad)
     converted = {m.fqn.removeprefix("layers.0.") for m in block.converted.inventory}
     every = {fqn for fqn, m in hf_layer.build(work, CPU).module.named_modules() if isinstance(m, torch.nn.Linear)}
     assert converted == every - set(work.outline.in_bf16) and len(converted) == LAYERS[text]

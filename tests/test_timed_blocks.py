@@ -39,7 +39,7 @@ def test_both_sides_compute_the_whole_block(eager):
     for recipe, execution in ((BF16, Execution.NATIVE), (CURRENT, Execution.EMULATED)):
         block = blocks.make_block(SMALL, recipe, execution, CPU)
         out = blocks.step_of(block, Mode.EAGER)(0)
-        assert out.shape == (2, 32, 64) and all(p.grad is not None for p in block.module.parameters())
+        assert out.shape == (2, 32, 64) and all(p.grad is not None for p in block.layers[0].parameters())
         grads[recipe.name] = out.float()
     gap = (grads["te-current"] - grads["bf16"]).norm() / grads["bf16"].norm()
     assert 1e-3 < gap < 0.3
