@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging.pair import judge
-from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, align
+from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, align, changes_of, correlate
 from fp8parity.judging.pair.away import robust_sd
 from fp8parity.judging.pair.options import PairOptions
-from fp8parity.judging.pair.pairing import PART, changes_of, correlate, correlation
+from fp8parity.judging.pair.pairing import PART, correlation
 from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
