@@ -55,7 +55,7 @@ def edited(written: Path, folder: Path, kind: type[store.GoldenFile], place: str
 
 CELL = "cells.te-current native"
 FAULTS: list[tuple[type[store.GoldenFile], str, object, str]] = [
-    (Golden, "schema_version", 2, "schema 2 is unknown; this fp8parity reads schema 1"),
+    (Golden, "schema_version", 2, "Input should be 1"),
     (Golden, "model", "other", "it holds other on topics; rename it"),
     (Golden, "spec_hash", "", "key spec_hash"),
     (Golden, "schedule.steps", 159, "seeds.0 has 160 losses; the schedule has 159 steps"),

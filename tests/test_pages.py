@@ -89,6 +89,12 @@ def test_tables_of_versions_are_those_of_records_and_schemas():
     assert [fp8parity.__version__, str(cell.SCHEMA), str(store.SCHEMA)] in [cells[:3] for cells in rows("versions.md")]
 
 
+def test_table_of_schemas_has_those_of_this_version():
+    assert [fp8parity.__version__, str(cell.SCHEMA), str(store.GoldenFile.model_fields["schema_version"].default)] in [
+        cells[:3] for cells in rows("versions.md")
+    ]
+
+
 @pytest.mark.slow
 def test_site_is_built_without_a_warning(tmp_path):
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(ROOT / "docs"), str(tmp_path)]
