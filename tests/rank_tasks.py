@@ -6,13 +6,14 @@ Each thing is named in the ``where`` of its numbers: "THING|WHERE". ``apart`` gi
 from __future__ import annotations
 
 import importlib.util
+import pkgutil
 from collections.abc import Callable
 from dataclasses import replace
 
 import rank_faults
 import torch
 from fp8parity.checks.protocol import Result, RunSpec
-from fp8parity.distributed import checkpoint, exchange, launch, parity, worker
+from fp8parity.distributed import checkpoint, exchange, launch, parity
 from fp8parity.distributed.sharding import ARMS
 from fp8parity.distributed.train import Together, alone
 from fp8parity.records.schema import Trajectory
@@ -66,7 +67,7 @@ def sound(spec: RunSpec, name: str, reference: Trajectory | None = None) -> Resu
     """What a check measures, by its own entry. Its ranks are those that run already. ``reference`` is the run on one rank, if there is
     one: the same every time. Two ranks share two key heads."""
     reset_state()
-    rank_faults.PLANTED.setattr(launch, "launch", lambda task, spec: worker.function(task)(spec))
+    rank_faults.PLANTED.setattr(launch, "launch", lambda task, spec: pkgutil.resolve_name(task)(spec))
     if reference is not None and name != "tensor parallel":
         rank_faults.PLANTED.setattr(parity, "alone", lambda spec: reference)
     try:
