@@ -37,7 +37,7 @@ def test_golden_is_recorded_then_judged(tmp_path):
     project = make(tmp_path)
     done = start(project, "--golden-update")
     assert done.returncode == 0, done.stdout
-    assert "golden: my-gpt2 on chain: + " in done.stdout
+    assert "golden: my-gpt2 on chain: new, " in done.stdout
     golden = json.loads((project / "golden" / "loss" / "my-gpt2-chain.json").read_text())
     assert [len(s["replicas"]) for s in golden["seeds"]] == [1, 1] and golden["gradients"] == []
     commit(project)

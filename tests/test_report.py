@@ -87,9 +87,10 @@ class TestFormats:
         assert '"Plot"' not in RENDERERS[".json"](faulty) and "Losses of mini" in RENDERERS[".json"](faulty)
 
     @pytest.mark.slow
-    def test_a_large_session_stays_under_5_mb(self):
+    def test_a_large_session_stays_small(self):
         made = reports.report(models=reports.MODELS, steps=300, speeds=True)
-        assert all(len(RENDERERS[suffix](made)) < 5_000_000 for suffix in (".html", ".md", ".json"))
+        assert all(len(RENDERERS[suffix](made)) < 5_000_000 for suffix in (".html", ".md"))
+        assert len(RENDERERS[".json"](made)) < 12_000_000  # it holds each judged number
 
 
 class TestLargeReports:

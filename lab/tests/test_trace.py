@@ -12,7 +12,6 @@ import pytest
 from faults import arm, moments, places
 from faults.plants import Plant
 from fp8parity import cli
-from fp8parity.checks import places as linears
 from fp8parity.numerics import emulation
 from fp8parity.recipes import RECIPES
 from fp8parity.records.cell import Execution, Mode
@@ -50,7 +49,7 @@ def test_fault_that_a_trace_cannot_see_gives_no_other_name(name, monkeypatch):
 
 def changed(change: places.Change) -> Plant:
     """A change of the converted model."""
-    return places.converted(change, linears)
+    return places.converted(change)
 
 
 def late_cosine(rotations: Any) -> Any:
