@@ -181,7 +181,7 @@ def test_changes_of_a_golden_are_counted():
     new: dict[str, Any] = {"commit": "b", "seeds": [{"loss": [1.0, 2.5, 3.1]}], "more": math.nan}
     assert changes(None, new) == ["new, 5 values"] and changes(new, new) == []
     assert changes(old, new) == [
-        "1 values removed: gone", "1 values added: more", "commit: a -> b",
+        "removed: gone", "added: more", "commit: a -> b",
         "2 of 5 values changed, most seeds.0.loss.1: 2 -> 2.5 (+0.5)",
     ]  # fmt: skip
 
