@@ -102,6 +102,30 @@ def test_a_number_that_is_known_to_be_wrong_moves_within_its_range(measured, new
     assert made.recipe and made.recipe.text == text
 
 
+@pytest.mark.parametrize(("split", "moved"), [(False, "noise"), (True, "recipe changed")])
+def test_one_known_failure_names_both_numbers(measured, split, moved):
+    """A number that went from the range of one known failure into that of another changed."""
+    rule = Rule(check=("gemm",), metric=("rms",), low=0, high=0, why=WHY)
+    ranges = [(0.2, 0.4), (0.4, 0.6)] if split else [(0.2, 0.6)]
+    entries = tuple(
+        KnownFailure(
+            recipe=("te-current",),
+            check=("gemm",),
+            status="fail",
+            number=(Expected(metric="rms", where=("g",), low=low, high=high),),
+            link="https://example.org/1",
+            expires=TODAY + datetime.timedelta(days=1),
+            why=WHY,
+            written=i,
+        )
+        for i, (low, high) in enumerate(ranges, 1)
+    )
+    known = KnownFailures(path=Path("known_failures.toml"), entries=entries, today=TODAY)
+    policy = POLICY.model_copy(update={"rule": (*POLICY.rule, rule), "known": known})
+    found = compared([measured("2.12.0", 0.31, metric="rms")], [measured("2.13.0", 0.52, metric="rms")], policy)
+    assert change(found, kind="gemm").moved == moved
+
+
 CELL = Cell(model="tiny", recipe="te-current", execution=Execution.NATIVE, corpus="topics")
 BAND = Band(check=("accumulation",), metric=("fprop bias",), band=0.002, by="gpu", why=WHY)
 WIDE = Rule(check=("accumulation",), metric=("fprop bias",), low=-0.45, high=0.0002, why=WHY)

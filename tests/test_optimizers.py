@@ -32,7 +32,7 @@ EIGHT_BIT, MUON, TE = "micro-ao-adamw8bit", "micro-muon", "micro-te-adam-bf16"
 
 
 class FusedAdam(torch.optim.AdamW):
-    """Stands in for TE's, which needs a GPU: it rounds its moments after each step."""
+    """In place of TE's, which needs a GPU: it rounds its moments after each step."""
 
     def __init__(self, params: Any, *, exp_avg_dtype: torch.dtype, exp_avg_sq_dtype: torch.dtype, **terms: Any) -> None:
         super().__init__(params, **terms)

@@ -116,7 +116,7 @@ def one_step(recipe: str, model: str, seed: int) -> Trajectory:
 
 @dataclass(frozen=True)
 class FirstGradients:
-    """The first gradients of one trained step of each seed, judged beside BF16's and sound runs' by the rules alone."""
+    """The first gradients of one trained step of each seed, judged with BF16's and sound runs' by the rules alone."""
 
     recipe: str
     model: str = "tiny"
