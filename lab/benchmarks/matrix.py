@@ -114,12 +114,18 @@ The cheapest set of checks that sees every fault that any check sees: by seconds
 {daily_gpu}. `first step` costs nothing, because the loss gate trains it. No fault needs {unneeded}.
 
 {recommended}
-Faults that no CPU can show are planted in tests of their own: of `modes` (a batch, a learning rate or a scale that \
-was captured, quantizers that compilation drops) in tests/test_modes.py, of `autotune` in tests/test_inductor.py, of \
-`dispatch` in tests/test_kernels.py, of `attention` in tests/test_attention.py, of `large` and of a leak after an \
-exception (`state`) in tests/test_device_checks.py, of options of a vendor (`twins`) in tests/test_twins.py and \
-tests/test_te_switches.py, of `experts` in tests/test_experts.py, of `--parity-stress` in tests/test_stress.py, of \
-`defaults` in tests/faults/gemms.py.
+Faults that no CPU can show are planted in tests of their own:
+
+- of `modes` in tests/test_modes.py: a batch, a learning rate or a scale that was captured, quantizers that \
+compilation drops
+- of `autotune` in tests/test_inductor.py
+- of `dispatch` in tests/test_kernels.py
+- of `attention` in tests/test_attention.py
+- of `large`, and of a leak after an exception (`state`), in tests/test_device_checks.py
+- of options of a vendor (`twins`) in tests/test_twins.py and tests/test_te_switches.py
+- of `experts` in tests/test_experts.py
+- of `--parity-stress` in tests/test_stress.py
+- of `defaults` in tests/faults/gemms.py
 
 ## Faults that one check sees
 
