@@ -41,9 +41,6 @@ class Vendor:
     def __init__(self, odd: int, change: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
         self.odd, self.change, self.made = odd, change, 0
 
-    def fp8_attention(self) -> Vendor:
-        return self
-
     def skip_reason(self, recipe: object, shape: AttentionShape) -> str | None:
         return "no groups" if shape.kv_heads else None
 
@@ -75,7 +72,7 @@ def test_one_repeat_that_differs_is_seen(session, monkeypatch, where, odd, expec
     """The first module is the one that is compared with FP64, and no module comes after the last repeat."""
     monkeypatch.setattr(attention, "SHAPE", AttentionShape(batch=1, length=16, heads=2, head_dim=8))
     monkeypatch.setattr(attention, "CASES", ())
-    monkeypatch.setattr(attention, "adapter", lambda name: Vendor(odd, CHANGES[where]))
+    monkeypatch.setattr(attention, "fp8_attention", lambda name: Vendor(odd, CHANGES[where]))
     values = measured(attention.measure(subject(session, "te-delayed")))
     assert values["repeat difference @ new modules"] == pytest.approx(expected, rel=0.25)
     assert len(values) == 9
@@ -137,7 +134,7 @@ def test_fp8_attention_is_measured_in_each_case(session, monkeypatch):
     monkeypatch.setattr(attention, "SHAPE", AttentionShape(batch=1, length=16, heads=2, head_dim=8))
     small = {c.name: replace(c, shape=replace(c.shape, length=64)) for c in attention.CASES}
     monkeypatch.setattr(attention, "CASES", tuple(small[name] for name in ("head 64", "grouped heads", "no mask")))
-    monkeypatch.setattr(attention, "adapter", lambda name: Vendor(-1, REFERENCE))
+    monkeypatch.setattr(attention, "fp8_attention", lambda name: Vendor(-1, REFERENCE))
     values, notes = attention.measure(subject(session, "te-delayed"))
     found = {f"{m.metric} @ {m.where}": m.value for m in values}
     assert all(12 < found[f"fp8 attention sqnr @ {name}"] < 30 for name in ("head 64", "no mask"))
