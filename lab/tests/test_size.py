@@ -22,3 +22,8 @@ def test_size_differs_from_stated_number_fails(tmp_path: Path, capsys, stated, c
         ("4", "in total"),
     }
     assert ("MAX_STATEMENTS = 4" in said.err) == bool(code)
+
+
+@pytest.mark.parametrize("glob", [glob for globs in size.ABILITIES.values() for glob in globs])
+def test_a_file_of_an_ability_exists(glob):
+    assert list((size.ROOT / "fixtures" / "fp8parity").glob(glob))
