@@ -118,7 +118,7 @@ class TestExact:
             made.model_copy(update={"values": [*made.values, *(Measurement(k, place, v) for k, v in sizes.items())]})
         )
         assert causes(found) == [words] * bool(words)
-        assert (found.status, [f.text for f in found.failing]) == (
+        assert (found.status, [f.brief for f in found.failing]) == (
             ("fail", [f"{place} {value:g}"]) if value else ("pass", [])
         )
 
@@ -139,7 +139,7 @@ class TestSentence:
         )
         text = sentence([found], [])
         assert text.startswith("Refuse: te-block on one linear fails (gemm: 2 of ")
-        assert ", fprop sqnr @ odd-shape 20 is below [" in text
+        assert ", fprop sqnr @ odd-shape 20 dB is below [" in text
         assert "wgrad" not in text
         assert found.message().startswith("te-block-tiny-native: gemm of one linear fail: ")
 

@@ -66,16 +66,37 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
 @pytest.mark.parametrize(
     ("recipe", "sides", "moved", "effect", "code", "words"),
     [
-        ("te-current", (1,), "recipe changed", "regression", 1, "first step in NEW: gradient norm 0.9600x BF16's, "),
-        ("te-current", (0,), "recipe changed", "gain", 0, "first step in OLD: gradient norm 0.9600x BF16's, "),
-        ("te-current", (0, 1), "cannot say", "unknown", 2, "first step in OLD: gradient norm 0.9600x BF16's, "),
+        (
+            "te-current",
+            (1,),
+            "recipe changed",
+            "regression",
+            1,
+            "first step in NEW: first gradient norm, step 0, seed 0: 0.96 is below ",
+        ),
+        (
+            "te-current",
+            (0,),
+            "recipe changed",
+            "gain",
+            0,
+            "first step in OLD: first gradient norm, step 0, seed 0: 0.96 is below ",
+        ),
+        (
+            "te-current",
+            (0, 1),
+            "cannot say",
+            "unknown",
+            2,
+            "first step in OLD: first gradient norm, step 0, seed 0: 0.96 is below ",
+        ),
         (
             "bf16",
             (1,),
             "framework changed",
             "unknown",
             2,
-            "first step of BF16 in NEW: gradient norm 0.9600x OLD's, ",
+            "first step of BF16 in NEW relative to OLD's: first gradient norm, step 0, seed 0: 0.96 is ",
         ),
     ],
 )

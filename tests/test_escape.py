@@ -164,7 +164,7 @@ GAP = Gap(mean=0.01, low=-float("inf"), high=float("inf"), n=1, text="t")
 @pytest.mark.parametrize(
     ("detail", "name", "value"),
     [
-        (LossDetail(margin=0.005, seeds=[0], odd_start="gradient norm 0.96x"), "first step", "gradient norm 0.96x"),
+        (LossDetail(margin=0.005, seeds=[0], reasons=["gradient norm 0.96"]), "reason 1", "gradient norm 0.96"),
         (LossDetail(margin=0.005, seeds=[0], gap=GAP), "low", "-inf"),
         (LossDetail(margin=0.005, seeds=[0], unmeasured=["no A", "no B"]), "rules only", "no A; no B"),
     ],

@@ -49,7 +49,7 @@ SOUND = [*looks(FirstGradients), *(FirstGradients(r, "micro", (0, 1, 2)) for r i
 @pytest.mark.parametrize("look", SOUND, ids=lambda k: k.where)
 def test_first_gradients_without_a_fault_are_green(look: FirstGradients):
     """te-block-fp32 of an EPYC is furthest from a Xeon's: 0.077 of its gap, where 0.2 is the limit."""
-    assert not look.judged().red
+    assert look.judged() is None
 
 
 def test_the_catalogue_is_whole():

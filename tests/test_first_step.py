@@ -16,7 +16,7 @@ from fp8parity.judging.policy.rows import Band, Rule
 from fp8parity.judging.policy.thresholds import Threshold
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers, Number, NumberKey
-from fp8parity.judging.verdict import Failing
+from fp8parity.judging.table import Column
 from fp8parity.records.cell import Execution
 from fp8parity.records.schema import Probed
 from fp8parity.records.sets import machines, merge
@@ -68,7 +68,10 @@ def test_an_odd_first_step_is_red_though_the_loss_is_fine(verdict, ratio):
     assert found.status == "fail"
     text = found.message()
     assert HEADLINE in text
-    assert f"gradient norm {ratio:.4f}x BF16's, expected 0.9900 to 1.0100, seed 1 (a made-up bound)" in text
+    assert (
+        f"first gradient norm, step 0, seed 1: {ratio:g} is {'below' if ratio < 1 else 'above'} [0.99, 1.01] (a made-up bound)"
+        in text
+    )
     assert "the recipe changed, not the framework" in text
 
 
@@ -78,11 +81,10 @@ def test_an_odd_parameter_is_red_though_the_norm_is_fine(verdict, ratio):
         (1.0, 1.0, 1.0), table(metric="first gradient", te_current=1.0), first_gradients={"a": 1.2, "b": 1.6 * ratio}
     )
     assert found.status == "fail"
-    assert (
-        f"gradient norm of b {ratio:.4f}x BF16's, expected 0.9900 to 1.0100, seed 0 (a made-up bound)"
-        in found.message()
-    )
-    assert found.loss.failing == [Failing(metric="first step", where="b", value=1.6 * ratio / 1.6)] * len(SEEDS)
+    side = "below" if ratio < 1 else "above"
+    assert f"first gradient of b, step 0, seed 0: {ratio:g} is {side} [0.99, 1.01] (a made-up bound)" in found.message()
+    assert [(r.metric, r.where, r.value) for r in found.failing] == [("first gradient", "b", 1.6 * ratio / 1.6)]
+    assert [r.seed for r in found.rows if r.outside] == list(SEEDS)
 
 
 @pytest.mark.parametrize(("ratio", "status"), [(0.5, "pass"), (1.5, "pass"), (0.499, "fail"), (1.501, "fail")])
@@ -96,14 +98,14 @@ def test_bf16_is_held_to_its_golden(verdict):
     found = verdict((1.0, 1.02, 1.0), table(bf16=1.0), recipe="bf16")
     assert (found.status, found.loss.blame) == ("drift", Changed.FRAMEWORK)
     assert found.headline.startswith("BF16's own gradient of the first step is not its golden's: BF16 changed and ")
-    assert "gradient norm 1.0200x its golden's, expected 0.9900 to 1.0100, seed 1" in found.message()
+    assert "first gradient norm, step 0, seed 1: 1.02 is above [0.99, 1.01]" in found.message()
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.96], ids=["the recipe stayed", "the recipe went along"])
 def test_a_control_that_starts_wrong_is_the_framework(verdict, ratio):
     found = verdict((ratio,) * 3, table(bf16=1.0, te_current=1.0), control=0.96)
     assert (found.status, found.loss.blame) == ("drift", Changed.FRAMEWORK)
-    assert "gradient norm 0.9600x its golden's" in found.loss.odd_start
+    assert "first gradient norm, step 0, seed 0: 0.96 is below" in found.loss.reasons[0]
 
 
 NORM = Band(check=("loss parity",), metric=("first gradient norm",), band=0.01, why="a made-up band")
@@ -122,7 +124,9 @@ def test_a_measured_ratio_is_expected_within_its_band(verdict, ratio, status):
     """The number is of the native execution; it stands in for the emulated one."""
     found = verdict((ratio,) * 3, table().model_copy(update={"band": (NORM,)}), numbers=STORED)
     assert found.status == status
-    assert "expected 0.9500 to 0.9700, seed 0 (measured 0.96 +- 0.01, source set1: a made-up band)" in found.message()
+    [row] = [r for r in found.rows if r.metric == TOTAL and r.seed == 0 and r.column is Column.RECIPE]
+    assert (row.low, row.high, row.outside) == (pytest.approx(0.95), pytest.approx(0.97), status == "fail")
+    assert row.reason == "measured 0.96 +- 0.01, source set1: a made-up band"
     assert found.unmeasured == []
 
 
@@ -170,28 +174,27 @@ def probed_verdict(run, golden, found: list[Probed], thresholds: Sequence[Thresh
     ("found", "words", "value"),
     [
         (probes(25.0, 28.0), None, None),
-        (probes(25.0, 28.1), "had an SQNR of 25.0 dB to BF16's in step 10 and has an SQNR of 28.1 dB", 3.1),
-        (probes(25.0, inf), "in step 10 and is equal to BF16's in step 159 (seed 1): quantization stopped during the run", inf),
-        (probes(inf, 25.0), "is equal to BF16's in step 10 and has an SQNR of 25.0 dB to BF16's in step 159", -inf),
+        (probes(25.0, 28.1), "gradient sqnr rise, step 159, seed 1: 3.1 dB is above [-15, 3]", 3.1),
+        (probes(25.0, inf), "quantization stopped during the run", inf),
+        (probes(inf, 25.0), "gradient sqnr rise, step 159, seed 1: -inf dB is below [-15, 3]", -inf),
         (probes(25.0, 10.0), None, None),
-        (probes(25.0, 9.9), "(seed 1): its error grew|", -15.1),
-        (probes(25.0, nan, 20.0), "has an SQNR of nan dB", nan),
+        (probes(25.0, 9.9), "seed 1: -15.1 dB is below", -15.1),
+        (probes(25.0, nan, 20.0), "nan dB is not in", nan),
         (probes(25.0, 21.0, 1.0), None, None),
-        (probes(25.0, 21.0, 0.9), "the gradient of b.weight has an SQNR of 0.9 dB", 0.9),
-        (probes(inf, inf), "the gradient is BF16's in steps 10 and 159 (seed 1): nothing was quantized", inf),
-        (probes(45.1, 46.0), "nothing was quantized", 46.0),
+        (probes(25.0, 21.0, 0.9), "weight gradient sqnr of b.weight, step 159, seed 1: 0.9 dB is below [1, inf]", 0.9),
+        (probes(inf, inf), "gradient sqnr, step 10, seed 1: inf dB is above [-inf, 45]", inf),
+        (probes(45.1, 46.0), "nothing was quantized", 45.1),
         (probes(45.0, 46.0), None, None),
     ],
 )  # fmt: skip
 def test_a_change_within_the_limits_is_green_and_one_beyond_is_red(run, golden, found, words, value):
     made = probed_verdict(run, golden, found)
     assert made.status == ("fail" if words else "pass"), made.message()
-    assert [f.value for f in made.failing] == pytest.approx([] if words is None else [value], nan_ok=True)
+    first = next((r.value for r in made.rows if r.outside), None)
+    assert (words is None and first is None) or first == pytest.approx(value, nan_ok=True)
     if words:
-        assert (
-            words in f"{made.headline}|"
-            and dict(made.lines)["arithmetic"] == some(made.loss).odd_gradient == made.headline
-        )
+        assert words in made.headline and dict(made.lines)["later gradients"] == made.headline
+        assert some(made.loss).reasons == [made.headline]
         assert some(made.loss).blame == "the recipe changed, not the framework"
 
 
@@ -208,7 +211,7 @@ def test_a_recipe_that_changed_beside_a_framework_that_moved_is_a_fault_of_both(
     runs = [run("te-current", s, noise=3, change=0.01, probes=probes(25.0, inf)) for s in SEEDS]
     made = paired.judged(golden, runs, [run(seed=s, change=0.01) for s in SEEDS])
     assert (made.status, some(made.loss).blame) == ("fail", Changed.BOTH)
-    assert made.failing[-1].metric == "arithmetic"
+    assert "gradient sqnr rise" in {r.metric for r in made.failing}
 
 
 def test_a_run_on_record_since_before_the_probe_is_the_same_run(run):

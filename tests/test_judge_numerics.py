@@ -118,14 +118,14 @@ def test_a_red_verdict_counts_and_holds_the_numbers_that_are_wrong(
     judged, rows, values, numbers, status, headline, failing
 ):
     found = judged(policy(*rows), *values, numbers=numbers)
-    assert (found.status, found.headline, [f.text for f in found.failing]) == (status, headline, failing)
+    assert (found.status, found.headline, [f.brief for f in found.failing]) == (status, headline, failing)
     assert {f.where for f in found.failing} <= {"g", "h", "i"}
 
 
 @pytest.mark.parametrize(("last", "failing"), [(29.0, []), (29.01, ["fprop sqnr trend @ g 0.51"])])
 def test_a_number_may_rise_by_the_slack_of_its_trend(judged, last, failing):
     found = judged(policy(WIDE, trend=(TREND,)), 28.0, 28.5, last)
-    assert (found.green, [f.text for f in found.failing]) == (not failing, failing)
+    assert (found.green, [f.brief for f in found.failing]) == (not failing, failing)
 
 
 RECORDS = Path(__file__).parents[1] / "golden" / "records"

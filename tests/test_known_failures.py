@@ -215,7 +215,7 @@ class TestLossParity:
 
     @pytest.mark.parametrize(("spike", "status"), [(0.05, "known"), (0.2, "fail")])
     def test_an_entry_names_the_part_and_its_range(self, golden, run, tmp_path, spike, status):
-        names = [f'{{ metric = "{name}", low = 0.04, high = 0.06 }}' for name in ("first out", "to control: first out")]
+        names = [f'{{ metric = "{name}", low = 0.04, high = 0.06 }}' for name in ("loss", "to control: loss")]
         known = numbered(tmp_path, f"number = [{', '.join(names)}]", check="loss parity")
         assert known.mark(self.found(golden, run, at(48, 56, spike), tmp_path)).status == status
         gap_too = self.found(golden, run, at(48, 56, 0.05) + at(120, STEPS, 0.01), tmp_path)

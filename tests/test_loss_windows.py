@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import paired
 import pytest
+import two_sides
 from fp8parity.judging import tolerances
 from fp8parity.judging.policy import LossRow
+from fp8parity.judging.quantities import QUANTITIES, BetweenSets, Quantity, step_band, trend
 from fp8parity.judging.references.loss import Golden
 from fp8parity.judging.stats import Prior
+from fp8parity.judging.table import Allowed
+from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
 from narrowed import some
 from paired import ROW, SEEDS, STEPS, Make, judged
@@ -32,10 +36,11 @@ def test_runs_are_compared_with_the_mean_of_run_and_replicas(golden: Golden, run
     mean = np.mean([seed.loss, *(r.loss for r in seed.replicas)], axis=0)
     assert [r.variant for r in seed.replicas] == ["replica1", "replica2"]
     assert seed.mean_loss == pytest.approx(mean)
-    band = some(some(judged(golden, [run("te-current", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS]).loss).band)
-    own = np.asarray(run("te-current", 1, 10).loss)
-    windows = own.reshape(-1, band.window).mean(1) / mean.reshape(-1, band.window).mean(1) - 1
-    assert band.gaps[1] == pytest.approx(windows)
+    found = judged(golden, [run("te-current", s, 10) for s in SEEDS], [run(seed=s) for s in SEEDS])
+    gaps = {r.steps: r.value for r in step_band(found.rows) if r.seed == 1}
+    own, (start, end) = np.asarray(run("te-current", 1, 10).loss), some(next(iter(gaps)))
+    windows = own.reshape(-1, end - start + 1).mean(1) / mean.reshape(-1, end - start + 1).mean(1) - 1
+    assert list(gaps.values()) == pytest.approx(windows)
 
 
 def test_sound_runs_pass_in_twenty_draws_of_noise(golden: Golden, run: Make):
@@ -140,3 +145,47 @@ def test_otherwise_it_passes(shallow_run, fell, entropies):
     assert (
         verdict(shallow_run, WITHOUT_CONTEXT.model_copy(update={"min_loss_drop": fell}), **entropies).status == "pass"
     )
+
+
+class TestPlugin:
+    """A quantity of a plugin is judged on both sides, blamed, compared and written as those of the library are."""
+
+    @pytest.fixture(autouse=True)
+    def norm_trend(self):
+        added = Quantity(
+            "norm trend",
+            read=lambda sample: sample.norm,
+            tolerance=lambda limits: Allowed.within(0.005, single=True),
+            gaps=trend,
+            headline="the gap of the gradient norm changes within the tail",
+            sets=BetweenSets("norm trend", lambda *_: 0.005, lambda *_: 0.005),
+        )
+        with QUANTITIES.restored():
+            QUANTITIES.update({added.name: added})  # what ``pytest_fp8parity_quantities`` does
+            yield
+
+    @staticmethod
+    def grown(run: Make, growth: float) -> list[Trajectory]:
+        """Runs of te-current whose norms grow within the tail, by less than their step band allows."""
+        ramp = 1 + growth * np.clip((np.arange(STEPS) - STEPS + 40) / 20, 0, 1)
+        made = [run("te-current", s, 10) for s in SEEDS]
+        return [r.model_copy(update={"grad_norm": (np.array(r.grad_norm) * ramp).tolist()}) for r in made]
+
+    @pytest.mark.parametrize(("growth", "status"), [(0.0, "pass"), (0.018, "fail"), (-0.018, "fail")])
+    def test_growth_is_red_on_both_sides_with_blame(self, golden, run, growth, status):
+        controls = [run(seed=s) for s in SEEDS]
+        found = judged(golden, self.grown(run, growth), controls)
+        assert (found.status, some(found.loss).blame) == (
+            status,
+            "the recipe changed, not the framework" if growth else "no change beyond the margin",
+        )
+        assert {r.metric for r in found.failing} == ({"norm trend", "to control: norm trend"} if growth else set())
+        [row] = [r for r in Verdict.model_validate_json(found.model_dump_json()).rows if r.metric == "norm trend"]
+        assert (row.value > 0.005, row.value < -0.005) == (growth > 0, growth < 0)
+        assert ("norm trend" in dict(found.lines)) == bool(growth)
+
+    @pytest.mark.parametrize(("growth", "changes"), [(0.0, set()), (0.018, {"regression"}), (-0.018, {"gain"})])
+    def test_growth_is_a_change_between_two_sets(self, run, growth, changes):
+        controls = [run(seed=s) for s in SEEDS]
+        found = two_sides.compared([*controls, *self.grown(run, 0.0)], [*controls, *self.grown(run, growth)])
+        assert {c.effect for c in found.changes if c.what == "norm trend"} == changes

@@ -62,7 +62,7 @@ def test_norms_of_a_hidden_label_smoothing_of_1_percent_are_red(sign):
     found = edited(change)
     assert (found.status, metrics(found)) == ("fail", {"mean norm", "to control: mean norm"})
     assert found.headline.startswith("the mean gap of the gradient norm is not the one that this recipe gives: ")
-    assert "in the whole run, band +0.1" in found.headline
+    assert (0, 299) in {r.steps for r in found.rows if r.outside}
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -73,7 +73,7 @@ def test_one_window_of_all_seeds_is_named(sign):
 
     found = edited(change)
     assert found.status == "fail"
-    assert " in steps 40 to 49, band +0.0" in found.headline, found.message()
+    assert "steps 40 to 49: " in found.headline, found.message()
 
 
 def test_too_few_seeds_give_no_band():

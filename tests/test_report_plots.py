@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 
 import gemm_records
 import pytest
 import reports
+from fp8parity.judging.quantities import step_band
+from fp8parity.judging.table import Place
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.records.schema import Throughput, Trajectory
@@ -41,12 +44,12 @@ class TestLosses:
     def test_gaps_are_not_computed_from_records(self):
         """Planted: a band with gaps that no record holds."""
         verdicts, given = reports.session(recipes=("te-current",))
-        band = some(some(next(v.loss for v in verdicts if v.loss and v.cell.recipe == "te-current")).band)
-        other = band.model_copy(update={"gaps": {7: [0.5] * len(band.half)}})
-        made = Report([with_loss(v, band=other) if v.loss else v for v in verdicts], {}, [], "m", given)
+        rows = step_band(next(v.rows for v in verdicts if v.loss and v.cell.recipe == "te-current"))
+        one = [replace(r, seed=7, value=0.5, status=Place.WORSE) for r in rows if r.seed == 0]
+        made = Report([v.model_copy(update={"rows": one}) if v.loss else v for v in verdicts], {}, [], "m", given)
         plot = reports.plots(made)["paired-0"]
         assert of(plot, "te-current native")[0]["y"] == [50.0] * 16
-        assert of(plot, "band")[0]["y"] == pytest.approx([100 * h for h in band.half], rel=1e-3)
+        assert of(plot, "band")[0]["y"] == pytest.approx([100 * r.half for r in one], rel=1e-3)
         fields = [row[-1] for row in reports.texts(reports.tables(made)["Losses of tiny"])]
         assert all(field.endswith("(+50.00%, out)") for field in fields)
 

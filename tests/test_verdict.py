@@ -9,28 +9,27 @@ from dataclasses import replace
 import pytest
 from fp8parity.judging.table import Judged, Place
 from fp8parity.judging.verdict import (
-    Failing,
     Gap,
     GemmDetail,
     LossDetail,
     NumericsDetail,
     SpeedDetail,
     Status,
-    StepBand,
     Verdict,
 )
 from fp8parity.records.cell import Cell, Execution, Mode
 from fp8parity.report.sentence import Outcome, Unable, by_severity, sentence, worst
 from verdicts import verdict
 
-WRONG = Failing(metric="bias", where="K=512", value=math.inf)
-ROW = Judged(cell=verdict("pass").cell, check="gemm", metric="bias", where="K=512", value=math.inf, status=Place.WORSE)
+ROW = Judged(
+    cell=verdict("pass").cell, check="gradients", metric="bias", where="K=512", value=math.inf, status=Place.WORSE
+)
 SPEED = SpeedDetail(
     ratio=1.25, low=1.2, high=1.3, pairs=30, bf16_tokens_per_second=100, tokens_per_second=125, bf16_mfu=None, mfu=None, bf16_memory=4,
     memory=6, mode=Mode.EAGER,
 )  # fmt: skip
 DETAILS = {
-    "loss": LossDetail(margin=0.005, seeds=[0], unmeasured=["x"], failing=[WRONG]),
+    "loss": LossDetail(margin=0.005, seeds=[0], unmeasured=["x"]),
     "numerics": NumericsDetail(kernels=["k"]),
     "speed": SPEED,
     "gemms": GemmDetail(ratios={"eager": 1.5}, peak_tflops=700),
@@ -54,7 +53,7 @@ def test_json_names_the_kind_of_detail_and_reads_back_as_the_same(kind):
 )
 def test_only_a_red_verdict_has_failing_numbers(status, red):
     for kind in ("loss", "numerics", "gemms"):
-        assert verdict(status, detail=DETAILS[kind], rows=[ROW]).failing == ([WRONG] if red else [])
+        assert verdict(status, detail=DETAILS[kind], rows=[ROW]).failing == ([ROW] if red else [])
     assert verdict(status).failing == []
     assert verdict(status).green is not red
 
@@ -144,11 +143,11 @@ def test_the_sentence_names_the_worst_cell_first():
     [
         ({"blame": "the recipe moved"}, "(gap +0.81% [+0.66%, +0.97%], margin 0.50%); the recipe moved"),
         (
-            {"first_out": 0, "band": StepBand(window=10, half=[0.01])},
+            {"reasons": ["left the band in steps 0 to 9"]},
             "(left the band in steps 0 to 9; gap +0.81% [+0.66%, +0.97%], margin 0.50%)",
         ),
         (
-            {"leading": "left: steps 0 to 9, seed 0", "gap": Gap(mean=0, low=-0.1, high=0.1, n=3, text="+0.26%")},
+            {"reasons": ["left: steps 0 to 9, seed 0"], "gap": Gap(mean=0, low=-0.1, high=0.1, n=3, text="+0.26%")},
             "(left: steps 0 to 9, seed 0)",
         ),
         ({"gap": None, "blame": "the recipe moved"}, "(loss parity: the headline); the recipe moved"),

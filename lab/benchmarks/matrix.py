@@ -244,7 +244,7 @@ def first_step(of: Cell, variant: Variant | None = None) -> set[str]:
     """Return what is wrong with the first step of a recipe, by rules alone."""
     run, control = trained(of.model, of.recipe, variant), _control(of.model)
     found = runs.first_step([run], [control], stored()[1], MeasuredNumbers())
-    return {"first gradient"} if found and found.red else set()
+    return {"first gradient"} if any(r.outside for r in found) else set()
 
 
 _sound_step = cache(first_step)
@@ -255,7 +255,7 @@ def outside(sound: Measurements, found: Measurements) -> tuple[set[str], set[str
 
     def failing(verdict: Verdict) -> set[str]:
         named = verdict.failing if verdict.status != "no-golden" else []
-        return {f"{f.metric} @ {f.where}" for f in named}
+        return {f"{r.metric} @ {r.where}" for r in named}
 
     by_rules = failing(numerics.judge(found, stored()[1], MeasuredNumbers()))
     return by_rules, failing(looks.against(sound, found)) - by_rules

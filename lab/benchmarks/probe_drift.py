@@ -163,8 +163,9 @@ def main() -> None:
             )
             spent, whole = cost.seconds - spent, time.process_time() - before
             ratios.append(whole / (whole - spent))
-            change = gradients.probe_fault([made], rules) or gradients.probe_outside([made], rules, numbers)
-            judged = change.text if change else "nothing is judged wrong"
+            rows = gradients.probes(made, rules.thresholds(made.cell))
+            rows += gradients.measured_probes(made, rules, numbers)
+            judged = next((gradients.sentence(r) for r in rows if r.outside), "nothing is judged wrong")
             print(f"{line(made)}; {ratios[-1]:.3f} times the process time; {judged}", flush=True)
             found.append(made)
     print(summary(found))
