@@ -24,7 +24,7 @@ def _other_packages(runs: Runs) -> Runs:
 
 def _now(r: Trajectory) -> dict[str, Any]:
     """What a record of today holds besides: the recorded runs are older."""
-    return {"partial": False, "hyperparameters": {"beta2": (0.95, 0.95)}}
+    return {"partial": False, "hyperparameters": {"beta2": (0.95, 0.95), "lr of matrices": (1e-4, 1e-4)}}
 
 
 def _without(name: str, empty: object) -> Change:
@@ -50,6 +50,12 @@ def _copied(name: str) -> Callable[[Runs], Runs]:
         *(r if r.cell.is_control else r.model_copy(update={name: getattr(others[r.seed], name)}) for r in runs),
         *others.values(),
     ]
+
+
+def _weights(recipe: str, seed: int, _: Trajectory) -> dict[str, Any]:
+    """The weights at the end of a run of micro."""
+    [run] = [r for r in calibration("micro") if (r.cell.recipe, r.seed, r.variant) == (recipe, seed, "")]
+    return {"final_weights": run.final_weights}
 
 
 def _mixed(recipe: str, *fields: str, share: float = 1.0, seeds: tuple[int, ...] = (0, 1, 2)) -> Callable[[Runs], Runs]:
@@ -132,8 +138,23 @@ FAULTS = {
     ),
     **{
         f"{words} of ao-rowwise of the set": error(_copied(name), f"the {words} of seed 0 equal those of ao-rowwise")
-        for words, name in (("gradient norms", "grad_norm"), ("validation losses", "validation"))
+        for words, name in (
+            ("gradient norms", "grad_norm"),
+            ("validation losses", "validation"),
+            ("final weights", "final_weights"),
+        )
     },
+    **{
+        f"final weights of another seed of {recipe}": error(
+            edit(partial(_weights, recipe, 1), recipe=recipe != "bf16", control=recipe == "bf16", seeds=(0,)),
+            "the final weights of seed 0 equal those of seed 1 to the bit",
+            recipe=recipe,
+        )
+        for recipe in ("bf16", "te-current")
+    },
+    "final weights of BF16": error(
+        edit(lambda r: _weights("bf16", r.seed, r)), "the final weights of seed 0 equal BF16's to the bit"
+    ),
     "runs of te-block under the name and inventory of te-current": unlike(_mixed("te-block"), 1.54),
     "one seed of te-block": unlike(_mixed("te-block", seeds=(1,)), 0.83),
     **{
@@ -175,6 +196,29 @@ FAULTS = {
         edit(lambda r: {"schedule": r.schedule | {"lr": 0.003}}, control=True),
         "its schedule has lr 0.003, and the golden's has 0.0015",
     ),
+    "schedule without its learning rate": stale(
+        edit(lambda r: {"schedule": {k: v for k, v in r.schedule.items() if k != "lr"}}, control=True),
+        "its schedule lacks lr, and the golden's has 0.0015",
+    ),
+    "optimizer without its learning rate": error(
+        edit(lambda r: _now(r) | {"hyperparameters": {"beta2": (0.95, 0.95)}}, control=True),
+        "seed 0: the record lacks its learning rate, which every complete run holds",
+    ),
+    "optimizer of another name": error(
+        edit(lambda r: {"optimizer": "muon"}), "BF16, seed 0 has the optimizer adamw, and seed 0 has muon"
+    ),
+    **{
+        f"step skipped by the optimizer of {arms}": fault(
+            edit(lambda r: {"hyperparameters": {"updates": (300.0, 299.0)}}, control=blame is Blame.FRAMEWORK),
+            f"{name}seed 0: the optimizer has updates 299, and the schedule asks for 300",
+            blame=blame,
+            kind=Kind.FRAMEWORK,
+        )
+        for arms, name, blame in (
+            ("te-current", "te-current-micro-emulated: loss parity fail: ", Blame.RECIPE),
+            ("both arms", "BF16, ", Blame.FRAMEWORK),
+        )
+    },
     "another corpus": stale(edit(lambda r: {"fingerprint": "other"}), "corpus or its tokenizer changed"),
     "control of other packages": error(_other_packages, NO_CONTROL),
     "seeds that the golden does not hold": stale(

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from fp8parity.records.schema import NonFinite, Probed, Trajectory
+from trajectories import OTHER_NORM
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
 from faults.runs import Edited, Runs, calibration
@@ -31,11 +32,12 @@ def edit(
 
 
 def _times(factor: float, start: int = 0) -> Change:
-    """Losses times a factor from a share of the steps on, with the last validation."""
+    """Losses times a factor from a step on, with the validations. Norms differ, too, but hardly."""
 
     def change(r: Trajectory) -> dict[str, Any]:
         values = np.asarray(r.loss) * np.where(np.arange(r.steps) >= start, factor, 1.0)
-        return {"loss": values.tolist(), "validation": [(step, v * factor) for step, v in r.validation]}
+        validation = [(step, v * factor) for step, v in r.validation]
+        return {"loss": values.tolist(), "validation": validation, "grad_norm": [n + OTHER_NORM for n in r.grad_norm]}
 
     return change
 
