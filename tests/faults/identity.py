@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fp8parity.records.schema import Probed, Trajectory
+from fp8parity.records.schema import AnyRecord, Probed, Trajectory
+from sessions import measured_in
 
 from faults.fault import Blame, Fault, Kind
-from faults.losses import Change, edit, fault
+from faults.losses import Change, edit, fault, times
 from faults.runs import Runs, calibration
 
 
@@ -80,6 +82,17 @@ def _mixed(recipe: str, *fields: str, share: float = 1.0, seeds: tuple[int, ...]
     return plant
 
 
+def _with_red_canary(plant: Callable[[Runs], Runs]) -> Callable[[Runs], list[AnyRecord]]:
+    """A plant in a session in which BF16's canary is outside, too."""
+    canary = measured_in("xeon", "bf16-micro-native", "canary")
+    values = [replace(m, value=m.value + 0.1 * (m.metric == "output scale")) for m in canary.values]
+
+    def planted(runs: Runs) -> list[AnyRecord]:
+        return [*plant(runs), canary.model_copy(update={"values": values, "provenance": runs[0].provenance})]
+
+    return planted
+
+
 def _tail(steps: int) -> Change:
     return lambda r: {"schedule": r.schedule | {"tail": steps}}
 
@@ -90,6 +103,7 @@ def unlike(plant: Callable[[Runs], Runs], share: float) -> Fault:
     return fault(plant, words, blame=Blame.RECIPE_CHANGED, place="first step")
 
 
+UNCHANGED = Blame.FRAMEWORK_CHANGED
 NO_CONTROL = "no BF16 control of the same machine and packages on record"
 NUMBERS = ("loss", "grad_norm", "validation", "first_gradients")
 """What a recipe's run has besides its name, inventory and SQNRs."""
@@ -162,6 +176,20 @@ FAULTS = {
             _mixed("te-current", "first_gradients", share=share), 1 - share
         )
         for share in (0.3, -1.0)
+    },
+    **{
+        f"{what} of a changed BF16": fault(
+            _with_red_canary(plant),
+            (f"parity {status}: BF16 changed: its canary fails, first in output scale @ ", blame),
+            status,
+            blame,
+            place,
+            kind=Kind.FRAMEWORK,
+        )
+        for what, plant, status, blame, place in (
+            ("first gradients", _mixed("te-current", "first_gradients", share=0.3), "drift", UNCHANGED, "first step"),
+            ("losses 1% high", edit(times(1.01)), "fail", Blame.BOTH, "tail gap"),
+        )
     },
     "run without a middle validation": error(
         edit(lambda r: _now(r) | {"validation": [*r.validation[:2], *r.validation[3:]]}, seeds=(1,)),
