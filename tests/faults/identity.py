@@ -83,8 +83,8 @@ def _mixed(recipe: str, *fields: str, share: float = 1.0, seeds: tuple[int, ...]
 
 
 def _with_red_canary(plant: Callable[[Runs], Runs]) -> Callable[[Runs], list[AnyRecord]]:
-    """A plant in a session in which BF16's canary is outside, too."""
-    canary = measured_in("xeon", "bf16-micro-native", "canary")
+    """A plant in a session in which BF16's canary of the default model is outside, too."""
+    canary = measured_in("xeon", "bf16-tiny-native", "canary")
     values = [replace(m, value=m.value + 0.1 * (m.metric == "output scale")) for m in canary.values]
 
     def planted(runs: Runs) -> list[AnyRecord]:
