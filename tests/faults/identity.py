@@ -148,7 +148,7 @@ FAULTS = {
         )
     },
     "runs of another recipe of the set": error(
-        _copied("loss"), "the losses of seed 0 equal those of ao-rowwise emulated to the bit"
+        _copied("loss"), "the losses of seed 0 equal those of ao-rowwise emulated seed 0 to the bit"
     ),
     **{
         f"{words} of ao-rowwise of the set": error(_copied(name), f"the {words} of seed 0 equal those of ao-rowwise")
@@ -161,7 +161,7 @@ FAULTS = {
     **{
         f"final weights of another seed of {recipe}": error(
             edit(partial(_weights, recipe, 1), recipe=recipe != "bf16", control=recipe == "bf16", seeds=(0,)),
-            "the final weights of seed 0 equal those of seed 1 to the bit",
+            f"the final weights of seed 0 equal those of {recipe}{' emulated' * (recipe != 'bf16')} seed 1 to the bit",
             recipe=recipe,
         )
         for recipe in ("bf16", "te-current")
