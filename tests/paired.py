@@ -14,6 +14,7 @@ from fp8parity.judging.references.loss import Golden, from_runs
 from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
+from trajectories import OTHER_NORM
 
 Make = Callable[..., Trajectory]
 STEPS, TAIL, SEEDS = 160, 40, range(3)
@@ -36,7 +37,7 @@ def runner(trajectory: Make) -> Make:
         last = float(values[-1])
         given = {
             "loss": values.tolist(),
-            "grad_norm": (np.full(STEPS, 2.0) * (1 + 10 * jitter)).tolist(),
+            "grad_norm": (np.full(STEPS, 2.0) * (1 + 10 * jitter) + OTHER_NORM * values).tolist(),
             "validation": [(STEPS - 1, last)],
         }
         given |= {"schedule": base.schedule | {"steps": STEPS, "tail": TAIL}, "unigram": 5.0, "bigram": 4.0}

@@ -46,9 +46,11 @@ def made_by(trajectory, **changes: object) -> Provenance:
 
 @pytest.fixture
 def runs(trajectory):
-    """BF16 and te-current of three seeds, of one session."""
+    """BF16 and te-current of three seeds, of one session, with the fields of today."""
+    rates: Any = {"lr of matrices": (1e-4, 1e-4)}
+    fields = {"partial": False, "first_gradients": {"a": 1.0}, "unigram": 5.0, "bigram": 3.5, "hyperparameters": rates}
     return [
-        trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16"))
+        trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16"), **fields)
         for recipe in ("bf16", "te-current")
         for s in range(3)
     ]
@@ -96,6 +98,34 @@ def judged(golden, tmp_path, capsys):
 def test_a_whole_set_is_green_and_may_be_released(trajectory, runs, judged):
     code, out = judged(runs, note(trajectory, runs), more=("--release",))
     assert code == 0 and "Accept" in out
+
+
+def test_partial_records_are_not_released_and_not_judged_with_whole_ones(trajectory, runs, judged):
+    old = [r.model_copy(update={"partial": True}) for r in runs]
+    for records, more, count in ((old, (), 0), (old, ("--release",), 6), ([*runs[:5], old[5]], (), 1)):
+        code, out = judged(records, note(trajectory, runs), more=more)
+        assert (code, f"{count} records are partial, as only old ones are: " in out) == (bool(count), bool(count))
+
+
+@pytest.mark.parametrize(("options", "refused"), [([], True), (["--parity-golden-update"], False)])
+def test_record_that_no_manifest_lists_is_not_released(trajectory, runs, judged, options, refused):
+    """A session that records a golden lists none."""
+    made = note(trajectory, [r for r in runs if r.seed < 2], options=options)
+    for more, said in (((), False), (("--release",), refused)):
+        code, out = judged(runs, made, more=more)
+        words = "2 records are not listed by the manifest of their session: bf16-nano-native-topics-seed2.json, te-"
+        assert (code, words in out) == (said, said)
+
+
+@pytest.mark.parametrize(("seeds", "red"), [((0, 1, 2), False), ((0, 2, 3), True), ((1, 2, 3), True)], ids=str)
+def test_seeds_with_a_hole_need_a_manifest(trajectory, judged, seeds, red):
+    """--seeds takes a list."""
+    runs = [
+        trajectory(recipe, s, 1e-4 * (s + 1) * (recipe != "bf16")) for recipe in ("bf16", "te-current") for s in seeds
+    ]
+    words = "2 cells lack a seed below their last one, and no manifest says that it was not asked for: bf16-nano-native, te-"
+    assert words in judged(runs)[1] if red else judged(runs)[0] == 0
+    assert words not in judged(runs, note(trajectory, runs))[1]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "not run"])

@@ -53,8 +53,9 @@ def verdict(trajectory):
         ]
         if "first_gradients" in changes:
             changes["first_gradients"] = gradients | changes["first_gradients"]
+        gap = 2e-5 if recipe == "bf16" else 1e-4
         runs = [
-            trajectory(recipe, s, 1e-4 * (s + 1), grad_norm=[2.0 * r] + [1.00001] * 11, **changes)
+            trajectory(recipe, s, gap * (s + 1), grad_norm=[2.0 * r] + [1.00001] * 11, **changes)
             for s, r in zip(SEEDS, ratios, strict=True)
         ]
         return loss.judge(runs, runs if recipe == "bf16" else controls, golden, rules, numbers)

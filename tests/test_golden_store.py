@@ -60,7 +60,9 @@ class TestLoss:
         ids=str,
     )
     def test_run_of_another_work_is_stale(self, golden, run, changes, why):
-        found = golden.stale(run("te-current", 1).model_copy(update=changes))
+        made = run("te-current", 1)
+        changes = changes | {"schedule": made.schedule | changes.get("schedule", {})}
+        found = golden.stale(made.model_copy(update=changes))
         assert found is why if why is None else why in found
 
     @pytest.mark.parametrize(

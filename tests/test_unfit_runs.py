@@ -53,10 +53,8 @@ BETAS = {"hyperparameters": {"beta1": (0.9, 0.9), "beta2": (0.95, 0.949)}}
     [
         (STOPPED, "fail", "{name} is non-finite at step 7: gradient of a"),
         ({"loss": LATE}, "fail", "{name} has a non-finite loss or gradient norm at step 5"),
+        ({"loss": LATE, "grad_norm": []}, "fail", "{name} has a non-finite loss or gradient norm at step 5"),
         ({"loss": LATE, "grad_norm": ones(s3=NAN, s8=NAN)}, "fail", "{name} has a non-finite loss or gradient norm at step 3"),
-        ({"loss": LOSSES[:5]}, "error", "seed 1 holds 5 losses and 12 norms of 12 steps"),
-        ({"grad_norm": [1.0] * 11}, "error", "seed 1 holds 12 losses and 11 norms of 12 steps"),
-        ({"validation": []}, "error", "seed 1 holds 12 losses and 12 norms of 12 steps"),
         ({"validation": [(5, INF), (11, 4.0)]}, "fail", "{name} has a non-finite validation loss"),
         (BETAS, "fail", "{name}: the optimizer has beta2 0.949, and the schedule asks for 0.95"),
         ({"spec_hash": "other"}, "stale", "its model, what it keeps in BF16, or schedule differ from the golden's (spec hash)"),

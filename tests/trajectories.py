@@ -19,18 +19,23 @@ PROVENANCE = Provenance(
 )  # fmt: skip
 
 
+OTHER_NORM = 1e-6
+"""Runs with other losses have other gradient norms, so little that nothing else judges them."""
+
+
 def made(recipe: str = "bf16", seed: int = 0, gap: float = 0.0, **changes: object) -> Trajectory:
     """A run whose losses are shifted by a relative ``gap``, with any field replaced."""
     schedule = NANO.schedule
-    loss = [(5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5)) * (1 + gap) for s in range(schedule.steps)]
+    base = [5 - 0.1 * s + 0.01 * ((seed * 7 + s * 3) % 5) + 1e-9 * seed for s in range(schedule.steps)]
+    loss = [x * (1 + gap) for x in base]
     execution = Execution.NATIVE if recipe == "bf16" else Execution.EMULATED
-    base = Trajectory(
+    run = Trajectory(
         partial=True,
         cell=Cell(model="nano", recipe=recipe, execution=execution, corpus="topics"),
         seed=seed, spec_hash="spec", schedule=schedule.numbers, parameters=1, fingerprint="print", floor=None,
-        initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1.0] * schedule.steps,
+        initial_weights=f"w{seed}", final_weights="f", loss=loss, grad_norm=[1 + OTHER_NORM * x for x in loss],
         validation=[(schedule.steps - 1, loss[-1])], non_finite=None,
         inventory=[] if recipe == "bf16" else [Module(fqn="a", kind="b", config="c")],
         seconds=1.0, step_seconds=0.1, peak_memory=1, mode=Mode.EAGER, provenance=PROVENANCE, session="s",
     )  # fmt: skip
-    return base.model_copy(update=changes)
+    return run.model_copy(update=changes)

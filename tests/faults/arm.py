@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from faults import model as models
 from faults.fault import Blame, Fault, Finding, Kind
-from faults.looks import Canary
+from faults.looks import BothArms, Canary
 from faults.plants import Plant
 
 RECIPES = ("te-current", "te-delayed", "te-block", "te-mxfp8", "te-nvfp4", "ao-tensorwise")
@@ -242,4 +242,18 @@ FAULTS = {
         (Finding(Canary(recipe=RECIPES[i % len(RECIPES)], model="nano"), place, Blame.RECIPE, cause=cause),),
     )
     for i, (name, (plant, place, cause)) in enumerate(TABLE.items())
+} | {
+    "second moment of another beta in both arms": Fault(
+        Kind.FRAMEWORK,
+        models.optimizer(betas=(0.9, 0.93)),
+        (
+            Finding(
+                BothArms(recipe="te-current", model="nano"),
+                "update sqnr @ embedding.weight",
+                Blame.FRAMEWORK,
+                cause="betas",
+                words="BF16 changed: its canary fails, first in update ",
+            ),
+        ),
+    )
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from fp8parity.records.schema import Probed, Trajectory
+from fp8parity.records.schema import AnyRecord, Probed, Trajectory
+from sessions import measured_in
 
 from faults.fault import Blame, Fault, Kind
-from faults.losses import Change, edit, fault
+from faults.losses import Change, edit, fault, times
 from faults.runs import Runs, calibration
 
 
@@ -24,7 +26,7 @@ def _other_packages(runs: Runs) -> Runs:
 
 def _now(r: Trajectory) -> dict[str, Any]:
     """What a record of today holds besides: the recorded runs are older."""
-    return {"partial": False, "hyperparameters": {"beta2": (0.95, 0.95)}}
+    return {"partial": False, "hyperparameters": {"beta2": (0.95, 0.95), "lr of matrices": (1e-4, 1e-4)}}
 
 
 def _without(name: str, empty: object) -> Change:
@@ -52,6 +54,12 @@ def _copied(name: str) -> Callable[[Runs], Runs]:
     ]
 
 
+def _weights(recipe: str, seed: int, _: Trajectory) -> dict[str, Any]:
+    """The weights at the end of a run of micro."""
+    [run] = [r for r in calibration("micro") if (r.cell.recipe, r.seed, r.variant) == (recipe, seed, "")]
+    return {"final_weights": run.final_weights}
+
+
 def _mixed(recipe: str, *fields: str, share: float = 1.0, seeds: tuple[int, ...] = (0, 1, 2)) -> Callable[[Runs], Runs]:
     """Numbers of a recipe under the name and inventory of te-current, in a ``share``: the rest is BF16's."""
 
@@ -74,6 +82,17 @@ def _mixed(recipe: str, *fields: str, share: float = 1.0, seeds: tuple[int, ...]
     return plant
 
 
+def _with_red_canary(plant: Callable[[Runs], Runs]) -> Callable[[Runs], list[AnyRecord]]:
+    """A plant in a session in which BF16's canary of the default model is outside, too."""
+    canary = measured_in("xeon", "bf16-tiny-native", "canary")
+    values = [replace(m, value=m.value + 0.1 * (m.metric == "output scale")) for m in canary.values]
+
+    def planted(runs: Runs) -> list[AnyRecord]:
+        return [*plant(runs), canary.model_copy(update={"values": values, "provenance": runs[0].provenance})]
+
+    return planted
+
+
 def _tail(steps: int) -> Change:
     return lambda r: {"schedule": r.schedule | {"tail": steps}}
 
@@ -84,6 +103,7 @@ def unlike(plant: Callable[[Runs], Runs], share: float) -> Fault:
     return fault(plant, words, blame=Blame.RECIPE_CHANGED, place="first step")
 
 
+UNCHANGED = Blame.FRAMEWORK_CHANGED
 NO_CONTROL = "no BF16 control of the same machine and packages on record"
 NUMBERS = ("loss", "grad_norm", "validation", "first_gradients")
 """What a recipe's run has besides its name, inventory and SQNRs."""
@@ -128,12 +148,27 @@ FAULTS = {
         )
     },
     "runs of another recipe of the set": error(
-        _copied("loss"), "the losses of seed 0 equal those of ao-rowwise emulated to the bit"
+        _copied("loss"), "the losses of seed 0 equal those of ao-rowwise emulated seed 0 to the bit"
     ),
     **{
         f"{words} of ao-rowwise of the set": error(_copied(name), f"the {words} of seed 0 equal those of ao-rowwise")
-        for words, name in (("gradient norms", "grad_norm"), ("validation losses", "validation"))
+        for words, name in (
+            ("gradient norms", "grad_norm"),
+            ("validation losses", "validation"),
+            ("final weights", "final_weights"),
+        )
     },
+    **{
+        f"final weights of another seed of {recipe}": error(
+            edit(partial(_weights, recipe, 1), recipe=recipe != "bf16", control=recipe == "bf16", seeds=(0,)),
+            f"the final weights of seed 0 equal those of {recipe}{' emulated' * (recipe != 'bf16')} seed 1 to the bit",
+            recipe=recipe,
+        )
+        for recipe in ("bf16", "te-current")
+    },
+    "final weights of BF16": error(
+        edit(lambda r: _weights("bf16", r.seed, r)), "the final weights of seed 0 equal BF16's to the bit"
+    ),
     "runs of te-block under the name and inventory of te-current": unlike(_mixed("te-block"), 1.54),
     "one seed of te-block": unlike(_mixed("te-block", seeds=(1,)), 0.83),
     **{
@@ -141,6 +176,20 @@ FAULTS = {
             _mixed("te-current", "first_gradients", share=share), 1 - share
         )
         for share in (0.3, -1.0)
+    },
+    **{
+        f"{what} of a changed BF16": fault(
+            _with_red_canary(plant),
+            (f"parity {status}: BF16 changed: its canary fails, first in output scale @ ", blame),
+            status,
+            blame,
+            place,
+            kind=Kind.FRAMEWORK,
+        )
+        for what, plant, status, blame, place in (
+            ("first gradients", _mixed("te-current", "first_gradients", share=0.3), "drift", UNCHANGED, "first step"),
+            ("losses 1% high", edit(times(1.01)), "fail", Blame.BOTH, "tail gap"),
+        )
     },
     "run without a middle validation": error(
         edit(lambda r: _now(r) | {"validation": [*r.validation[:2], *r.validation[3:]]}, seeds=(1,)),
@@ -175,6 +224,29 @@ FAULTS = {
         edit(lambda r: {"schedule": r.schedule | {"lr": 0.003}}, control=True),
         "its schedule has lr 0.003, and the golden's has 0.0015",
     ),
+    "schedule without its learning rate": stale(
+        edit(lambda r: {"schedule": {k: v for k, v in r.schedule.items() if k != "lr"}}, control=True),
+        "its schedule lacks lr, and the golden's has 0.0015",
+    ),
+    "optimizer without its learning rate": error(
+        edit(lambda r: _now(r) | {"hyperparameters": {"beta2": (0.95, 0.95)}}, control=True),
+        "seed 0: the record lacks its learning rate, which every complete run holds",
+    ),
+    "optimizer of another name": error(
+        edit(lambda r: {"optimizer": "muon"}), "BF16, seed 0 has the optimizer adamw, and seed 0 has muon"
+    ),
+    **{
+        f"step skipped by the optimizer of {arms}": fault(
+            edit(lambda r: {"hyperparameters": {"updates": (300.0, 299.0)}}, control=blame is Blame.FRAMEWORK),
+            f"{name}seed 0: the optimizer has updates 299, and the schedule asks for 300",
+            blame=blame,
+            kind=Kind.FRAMEWORK,
+        )
+        for arms, name, blame in (
+            ("te-current", "te-current-micro-emulated: loss parity fail: ", Blame.RECIPE),
+            ("both arms", "BF16, ", Blame.FRAMEWORK),
+        )
+    },
     "another corpus": stale(edit(lambda r: {"fingerprint": "other"}), "corpus or its tokenizer changed"),
     "control of other packages": error(_other_packages, NO_CONTROL),
     "seeds that the golden does not hold": stale(

@@ -12,6 +12,8 @@ import torch
 from fp8parity.checks import canary, gradients
 from fp8parity.checks.protocol import RunSpec
 from fp8parity.judging import numerics
+from fp8parity.judging.evaluate import evaluate
+from fp8parity.judging.references import Goldens
 from fp8parity.judging.references import numbers as measured_numbers
 from fp8parity.judging.references.numbers import MeasuredNumbers, Source
 from fp8parity.judging.verdict import Verdict
@@ -41,11 +43,14 @@ def add_recipes(patch: pytest.MonkeyPatch) -> None:
     patch.setitem(RECIPES, BY_BLOCK, replace(RECIPES["te-current"], rules=(Rule(blocks=(1,)),)))
 
 
+def numbers_of(sound: Measurements) -> MeasuredNumbers:
+    """The values of a sound run as measured numbers."""
+    return measured_numbers.updated(MeasuredNumbers(), [sound], Source.of([sound], "set"), stored()[1])[0]
+
+
 def against(sound: Measurements, found: Measurements) -> Verdict:
     """The verdict on values, with the values of a sound run as measured numbers and the project's own policy."""
-    _, rules = stored()
-    numbers, _ = measured_numbers.updated(MeasuredNumbers(), [sound], Source.of([sound], "set"), rules)
-    return numerics.judge(found, rules, numbers)
+    return numerics.judge(found, stored()[1], numbers_of(sound))
 
 
 @dataclass(frozen=True)
@@ -112,20 +117,20 @@ def canary_of(variant: Variant | None = None, recipe: str = "bf16", model: str =
 
 
 @cache
-def sound_canary() -> list[Measurement]:
-    return canary_of()
+def sound_canary(model: str = "micro") -> list[Measurement]:
+    return canary_of(model=model)
+
+
+def canary_record(values: list[Measurement], recipe: str = "bf16", model: str = "micro") -> Measurements:
+    where = cell(recipe, "native" if recipe == "bf16" else "emulated", model)
+    return Measurements(cell=where, check="canary", values=values, provenance=provenance(), session="s")
 
 
 def canary_verdict(values: list[Measurement], recipe: str = "bf16", model: str = "micro") -> Verdict:
     """The verdict on the canary's values: of BF16 with the sound values as measured numbers, of a recipe by the rules alone."""
-    where = cell(recipe, "native" if recipe == "bf16" else "emulated", model)
-
-    def record(of: list[Measurement]) -> Measurements:
-        return Measurements(cell=where, check="canary", values=of, provenance=provenance(), session="s")
-
-    found = record(values)
+    found = canary_record(values, recipe, model)
     return (
-        against(record(sound_canary()), found)
+        against(canary_record(sound_canary()), found)
         if recipe == "bf16"
         else numerics.judge(found, stored()[1], MeasuredNumbers())
     )
@@ -154,11 +159,26 @@ class Canary:
         if not isinstance(plant, Variant):
             plant(bench.patch)
         variant = plant if isinstance(plant, Variant) else None
-        seen = seen_of(canary_verdict(canary_of(variant, self.recipe, self.model), self.recipe, self.model))
+        seen = seen_of(self.judged(variant))
         numbers = tuple(name for name in seen.places if name != "cause")
         others = {name.split(" @ ")[0] for name in numbers} - set(self.alone)
         assert not (self.alone and others), others
         return replace(seen, places=numbers[:1])
+
+    def judged(self, variant: Variant | None) -> Verdict:
+        return canary_verdict(canary_of(variant, self.recipe, self.model), self.recipe, self.model)
+
+
+@dataclass(frozen=True)
+class BothArms(Canary):
+    """The canary of a recipe in a session whose BF16 has the same plant."""
+
+    def judged(self, variant: Variant | None) -> Verdict:
+        names = ("bf16", self.recipe)
+        both = [canary_record(canary_of(variant, name, self.model), name, self.model) for name in names]
+        sound = numbers_of(canary_record(sound_canary(self.model), model=self.model))
+        [found] = evaluate(both, Goldens({}, numbers=sound), stored()[1])
+        return next(v for v in found.verdicts if not v.cell.is_control)
 
 
 def sound(look: Numerics, bench: Bench) -> Verdict:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
-from fp8parity.records.schema import NonFinite, Probed, Trajectory
+from fp8parity.records.schema import AnyRecord, NonFinite, Probed, Trajectory
+from trajectories import OTHER_NORM
 
 from faults.fault import Blame, Fault, Finding, Kind, Words
 from faults.runs import Edited, Runs, calibration
@@ -30,12 +31,13 @@ def edit(
     return plant
 
 
-def _times(factor: float, start: int = 0) -> Change:
-    """Losses times a factor from a share of the steps on, with the last validation."""
+def times(factor: float, start: int = 0) -> Change:
+    """Losses times a factor from a step on, with the validations. Norms differ, too, but hardly."""
 
     def change(r: Trajectory) -> dict[str, Any]:
         values = np.asarray(r.loss) * np.where(np.arange(r.steps) >= start, factor, 1.0)
-        return {"loss": values.tolist(), "validation": [(step, v * factor) for step, v in r.validation]}
+        validation = [(step, v * factor) for step, v in r.validation]
+        return {"loss": values.tolist(), "validation": validation, "grad_norm": [n + OTHER_NORM for n in r.grad_norm]}
 
     return change
 
@@ -78,7 +80,7 @@ def _quantization_lost(r: Trajectory) -> dict[str, Any]:
 
 
 def fault(
-    plant: Callable[[Runs], Runs],
+    plant: Callable[[Runs], Sequence[AnyRecord]],
     words: Words,
     status: str = "fail",
     blame: Blame = Blame.RECIPE,
@@ -98,10 +100,10 @@ FAULTS = {
     "gradient is NaN at one step": fault(
         edit(_nan_at(7), seeds=(1,)), "seed 1 is non-finite at step 7: gradient of layers.0", source="torchtitan 1056"
     ),
-    "targets leak in a recipe": moved(edit(_times(0.5, 40)), "such a gain is a fault", kind=Kind.MODEL),
+    "targets leak in a recipe": moved(edit(times(0.5, 40)), "such a gain is a fault", kind=Kind.MODEL),
     **{
         name: fault(
-            edit(_times(0.5, 40), control=True),
+            edit(times(0.5, 40), control=True),
             "",
             "drift",
             Blame.FRAMEWORK_CHANGED,
@@ -118,7 +120,7 @@ FAULTS = {
         edit(lambda r: {"loss": [*r.loss[:60], *r.loss[50:-10]]}), "the loss left the step band"
     ),
     "losses 1% high": moved(
-        edit(_times(1.01)), "the gap to BF16 is outside the margin", kind=Kind.RECIPE, place="tail gap"
+        edit(times(1.01)), "the gap to BF16 is outside the margin", kind=Kind.RECIPE, place="tail gap"
     ),
     "losses equal BF16's to the bit": fault(
         _same_as_bf16, "equal BF16's to the bit: nothing was quantized", source="torchtitan, NeMo AutoModel"

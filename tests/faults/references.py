@@ -14,6 +14,7 @@ from fp8parity.judging.references.sound_runs import RecipeNoise
 from fp8parity.records.schema import AnyRecord, Measurement
 from fp8parity.records.storage import write_json
 from sessions import GOLDEN
+from trajectories import OTHER_NORM
 from two_sides import TOML, runs, save
 
 from faults.gate import Make, Plant, fault, judge, number, red, refused
@@ -93,12 +94,15 @@ def _noise(factor: float, *fields: str) -> Callable[[Golden], Golden]:
     return lambda g: g.model_copy(update={"noise": [times(n) for n in g.noise]})
 
 
-def _moved_by(factor: float, first: int = 0, seeds: Sequence[int] = range(8)) -> Callable[[Golden], Golden]:
-    """BF16's losses times a factor from a step on."""
+def _moved_by(
+    factor: float, first: int = 0, seeds: Sequence[int] = range(8), *, norms: float = OTHER_NORM
+) -> Callable[[Golden], Golden]:
+    """BF16's losses times a factor from a step on. The norms of other training differ, too, if only by ``norms``."""
 
     def change(s: GoldenSeed) -> GoldenSeed:
         losses = [*s.loss[:first], *(v * factor for v in s.loss[first:])]
-        return s.model_copy(update={"loss": losses, "replicas": []}) if s.seed in seeds else s
+        changes = {"loss": losses, "grad_norm": [n + norms for n in s.grad_norm], "replicas": []}
+        return s.model_copy(update=changes) if s.seed in seeds else s
 
     return lambda g: g.model_copy(update={"seeds": [change(s) for s in g.seeds]})
 
@@ -127,6 +131,17 @@ GAPS = ("loss", "grad_norm", "first_gradients")
 EDITED = "micro-topics.json: its values do not match their digest: they were edited after"
 unclear = partial(fault, code=2, where="fp8parity compare")
 GOLDENS = {
+    **{
+        f"golden raised by 0.05% {when} and recorded so": red(
+            _golden(_moved_by(1.0005, first, norms=0.0), recorded=True),
+            (
+                "does not match its golden",
+                f"BF16, seed 0: in step {first} its loss is -0.050% from the golden's",
+                "equal to the bit: the golden or the record was edited",
+            ),
+        )
+        for first, when in ((0, "from the first step on"), (240, "in its tail"))
+    },
     "golden of a framework that trained wrongly": red(
         _golden(_moved_by(1.01), recorded=True), "BF16 changed and no package did"
     ),

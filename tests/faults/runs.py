@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -16,7 +16,7 @@ from fp8parity.judging.references.numbers import MeasuredNumbers
 from fp8parity.judging.table import Judged
 from fp8parity.judging.verdict import LOSS, Verdict
 from fp8parity.records.cell import Execution
-from fp8parity.records.schema import Trajectory
+from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.training import loop
 from fp8parity.workload import corpus
@@ -66,7 +66,7 @@ def _combined(run: Trajectory, fault: Trajectory, plain: Trajectory) -> Trajecto
     return run.model_copy(update=changes)
 
 
-def judged(runs: Runs, recipe: str) -> Verdict:
+def judged(runs: Sequence[AnyRecord], recipe: str) -> Verdict:
     """The verdict on the losses of a recipe among runs of one machine."""
     found = [v for e in evaluate(runs, *stored()) for v in e.verdicts]
     return next(v for v in found if v.cell.recipe == recipe and v.check == LOSS)
@@ -99,7 +99,7 @@ class Recorded(Ready):
 class Edited(Recorded):
     """Three recorded seeds of BF16 and te-current on micro. A plant takes all six runs and returns changed ones."""
 
-    def __call__(self, plant: Callable[[Runs], Runs], bench: Bench) -> Seen:
+    def __call__(self, plant: Callable[[Runs], Sequence[AnyRecord]], bench: Bench) -> Seen:
         runs = [r for r in calibration("micro") if r.cell.recipe in ("bf16", "te-current") and not r.variant]
         return seen_of(judged(plant(runs), self.recipe))
 
