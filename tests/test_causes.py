@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from fp8parity.gate.fixture import failed
+from fp8parity.gate.results import failed
 from fp8parity.judging.causes import BF16_NOISE
 from fp8parity.judging.compare import compare
 from fp8parity.judging.verdict import Verdict

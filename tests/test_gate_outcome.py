@@ -31,6 +31,23 @@ SILENT = """
 def pytest_runtest_protocol(item):
     return True if "te-block" in item.name else None
 """
+CHOSEN = """
+from fp8parity.gate import workers
+
+PATCH.setattr(workers, "_gpus", lambda config: 1)
+PATCH.setattr(workers, "cores", lambda: 8)
+PATCH.setattr(manifest, "workers_for", lambda works, gpus, cores, memory: 2 if len(works) == 4 else 1)
+"""
+REMOVED = """
+import pytest
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session):
+    result = yield
+    for path in session.config.rootpath.glob(".parity/*seed*.json"):
+        path.unlink()
+    return result
+"""
 IN_QUEUE = """
 CONFIG = []
 
@@ -178,6 +195,34 @@ def test_complete_session_is_accepted_in_the_order_of_the_catalogue(gate, tmp_pa
     assert "Accept: all 4 checks are green.\n" in done.stdout, "the control counts, without a test of its own"
     assert re.findall(r"(?m)^pass .* (te-\S+) +tiny +emulated", done.stdout) == ["te-current", "te-block", "te-mxfp8"]
     assert set(properties(tmp_path / "out.xml")) >= {f"test_loss_parity[{r}-tiny-emulated]" for r in gates.RECIPES}
+
+
+def test_workers_are_chosen_after_collection(gate, tmp_path):
+    """Planted: a GPU, eight cores, and a plan that wants two workers for the three tests of the user's choice."""
+    done = gate("-v", more=CHOSEN)
+    assert done.returncode == 0, done.stdout
+    assert "created: 2/2 workers" in done.stdout and "3 tests to run" in done.stdout
+    [made] = manifest.load([tmp_path / ".parity"])
+    assert (made.workers, made.cores) == (2, 8)
+    broken = tmp_path / "test_broken.py"
+    broken.write_text("import nothing_of_this_name\n")
+    done = gate("test_broken.py", more=CHOSEN)
+    assert done.returncode == 1, done.stdout
+    assert "0 missing; 1 file could not be collected (first test_broken.py: Module" in done.stdout
+
+
+@pytest.mark.parametrize("more", [(), ("-n", "1")], ids=str)
+def test_report_needs_no_record_on_disk(gate, tmp_path, more):
+    """Records come with their tests, from a worker as JSON. Planted: another process removes the files."""
+    gone = (tmp_path / "kept.json", tmp_path / "gone.json")
+    for path, code in zip(gone, ("", REMOVED), strict=True):
+        done = gate(*more, "--parity-report", str(path), more=code, te_block="fail")
+        assert done.returncode == 1 and "lacks its plots" not in done.stdout, done.stdout
+        assert bool(list(tmp_path.glob(".parity/*seed*.json"))) == (not code)
+    kept, other = (json.loads(path.read_text()) for path in gone)
+    titles = [[section["title"] for section in report["sections"]] for report in (kept, other)]
+    assert kept["rows"] == other["rows"] and titles[0] == titles[1]
+    assert {"Loss trajectories", "Provenance"} <= set(titles[1])
 
 
 @pytest.mark.parametrize(("more", "how"), [(XFAIL, "fail"), (WASXFAIL, "crash")], ids=["marker", "report"])

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import pytest
 from fp8parity.gate import results as outcomes
-from fp8parity.gate.results import CELL, CONTROL, NOT_APPLICABLE, VERDICT, Results, not_run
+from fp8parity.gate.results import CELL, LINE, CellResult, Results, not_run, unjudged_controls
 from fp8parity.gate.selection import unmatched
-from fp8parity.judging.verdict import LOSS, LossDetail, Status, Verdict
+from fp8parity.judging.verdict import LOSS, Status, Verdict
 from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.check_names import info_of
+from fp8parity.records.schema import AnyRecord
 from fp8parity.report.sentence import Outcome
 from verdicts import verdict
 
@@ -39,7 +40,7 @@ def phase(
     cell: str,
     outcome: Literal["passed", "failed", "skipped"] = "passed",
     why: str = "",
-    *more: tuple[str, str],
+    made: CellResult | None = None,
     test: str = "",
 ) -> pytest.TestReport:
     """A report of a phase of a test, as pytest makes it."""
@@ -47,22 +48,21 @@ def phase(
     given: Any = {
         "longrepr": skip if outcome == "skipped" else why,
         "when": when,
-        "user_properties": [(CELL, cell), *more],
+        "user_properties": [(CELL, cell), *([(LINE, made.model_dump_json())] if made else [])],
     }
     return pytest.TestReport(test or node(cell), ("f.py", 1, ""), {}, outcome, **given)
 
 
 Phases = list[pytest.TestReport]
-LARGE = phase(
-    "call", "a", "skipped", "tensors over 2**31 bytes need a GPU", (NOT_APPLICABLE, "x"), test="f.py::test_large[a]"
-)
+WHY = "tensors over 2**31 bytes need a GPU"
+LARGE = phase("call", "a", "skipped", WHY, CellResult(applicable=False), "f.py::test_large[a]")
 """A check that has nothing to measure on such a machine."""
 
 
-def ran(cell: str, *found: Verdict, controls: Sequence[Verdict] = ()) -> Phases:
-    made = [(VERDICT, v.model_dump_json()) for v in found or (GREEN,)]
-    own = [(CONTROL, v.model_dump_json()) for v in controls]
-    return [phase("setup", cell), phase("call", cell, "passed", "", *made, *own)]
+def ran(cell: str, *found: Verdict, records: Sequence[AnyRecord] = ()) -> Phases:
+    result = CellResult(verdicts=list(found or (GREEN,)))
+    result.add(records)
+    return [phase("setup", cell), phase("call", cell, "passed", "", result)]
 
 
 def skip(cell: str, why: str = "no GPU") -> Phases:
@@ -132,9 +132,9 @@ def test_nothing_or_the_control_alone_is_a_problem(facts, words):
 @pytest.mark.parametrize(("status", "crashed"), [("pass", True), ("fail", False)])
 def test_failure_behind_a_green_verdict_is_a_crash(status: Status, crashed):
     """A red verdict is the reason of its failure."""
-    found = made([phase("call", "a", "failed", "boom", (VERDICT, verdict(status).model_dump_json()))], selected=("a",))
+    found = made([phase("call", "a", "failed", "boom", CellResult(verdicts=[verdict(status)]))], selected=("a",))
     assert (outcomes.outcome(found, CELLS, "", None).crashed == ["test_gemm[a]: boom"]) == crashed
-    assert [v.status for v in outcomes.verdicts(found)] == [status, *["error"] * crashed]
+    assert [v.status for v in (*found.verdicts, *found.crashes.values())] == [status, *["error"] * crashed]
 
 
 BOTH = {f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", "bf16")}
@@ -148,7 +148,6 @@ BOTH = {f"f.py::{test}[{c}]": c for test in ("test_y", "test_x") for c in ("a", 
         (made(ran("a"), removed={node("b"): "b"}), "required cell b was removed by -k, -m or a plugin"),
         (made([*ran("a"), LARGE]), ""),
         (made(ran("a"), ran("b"), removed=BOTH), "required cell a was selected without test_x, test_y: -k, -m or a plugin removed part of its tests"),
-        (made(ran("bf16")), "--require [ab] matches no cell that was run or skipped"),
         (made(ran("bf16"), elsewhere={"b"}), ""),
     ],
 )  # fmt: skip
@@ -156,24 +155,16 @@ def test_required_cell_must_run(facts, words):
     assert outcomes.not_run(facts, ["[ab]"]) == [words] * bool(words)
 
 
-def control(status: Status, seeds: int) -> Verdict:
-    return verdict(status, cell=CELLS["bf16"], check=LOSS, detail=LossDetail(margin=0.01, seeds=list(range(seeds))))
-
-
-@pytest.mark.parametrize(
-    ("controls", "statuses"),
-    [
-        ([("pass", 3)], ["pass"]),
-        ([("pass", 3), ("drift", 3)], ["drift"]),
-        ([("inconclusive", 3), ("pass", 5)], ["pass"]),
-    ],
-)
-def test_control_without_a_test_is_judged_by_the_runs_of_recipes(controls, statuses):
-    phases = [ran("a", controls=(control(*terms),)) for terms in controls]
-    found = [v.status for v in outcomes.verdicts(made(*phases, selected=("a",))) if v.cell.is_control]
-    assert found == statuses
-    own = outcomes.verdicts(made(*phases, ran("bf16", control("improved", 3)), selected=("a", "bf16")))
-    assert [v.status for v in own if v.cell.is_control] == ["improved"]
+def test_control_without_a_test_is_judged_once_by_all_seeds(trajectory):
+    """Two recipes used it, one of them went on to a fourth seed."""
+    a, b = (Cell(model="nano", recipe=r, execution=Execution.EMULATED) for r in ("te-current", "te-block"))
+    runs = [trajectory(seed=seed) for seed in range(4)]
+    of_a, of_b = (ran(c.id, verdict("pass", cell=c, check=LOSS), records=r) for c, r in ((a, runs[:3]), (b, runs)))
+    phases = [*of_a, *of_b]
+    assert unjudged_controls(made(phases, selected=())) == {a.control: runs}
+    own = ran(a.control.id, verdict("improved", cell=a.control, check=LOSS), records=runs[:3])
+    assert unjudged_controls(made(phases, own, selected=())) == {}
+    assert unjudged_controls(made(own, selected=())) == {}
 
 
 @pytest.mark.parametrize(
