@@ -217,6 +217,7 @@ def test_plan_stores_the_seconds_of_records_without_waiting(records, golden, cap
     assert planning.load(Path(golden), "cpu").rows == KEYS
     assert "cpu has no recorded seconds" in capsys.readouterr().out
     assert main(["plan", str(records), "--golden-dir", golden]) == 0
+    assert main(["plan", str(records), str(GOLDEN / "records" / "h200-lengths.zip"), "--golden-dir", golden]) == 0
     assert (
         "3 tests, 3 of them with recorded seconds, 1 workers: estimated 80 s, took 100 s (-19%)"
         in capsys.readouterr().out
