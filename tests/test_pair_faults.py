@@ -183,7 +183,7 @@ CASES = [
     (with_hole, {}, 2, "FP8 has no loss at 30 points that BF16 has, from step 41 on"),
     (with_hole, {"incomplete": True}, 0, "30 points are missing in FP8's log"),
     (lambda pair: pair, {"until": 100}, 0, "judged up to 100 only"),
-    (lambda pair: pair, {"spread": 0.0003}, 0, "noise between seeds 0.03% (--spread), not measured"),
+    (lambda pair: pair, {"spread": 0.0003}, 0, "noise between seeds assumed 0.03% (--spread), not measured"),
 ]
 
 
