@@ -11,9 +11,13 @@ from typing import Any
 
 import numpy as np
 from fp8parity import runs
-from fp8parity.judging.pair import PairVerdict, judge
+from fp8parity.judging import pair
+from fp8parity.judging.pair import metrics
 from fp8parity.judging.pair.aligned import Pairs, align
 from fp8parity.judging.pair.options import PairOptions
+from fp8parity.judging.table import Judged, Status
+from fp8parity.judging.verdict import Gap, Verdict
+from fp8parity.report.pair import PairReport
 from fp8parity.runs.run import Run
 from log_writers import Curve, automodel, rows
 
@@ -39,7 +43,33 @@ def run_of(made: Curve, path: Path) -> Run:
     return runs.read(automodel(path, made))
 
 
-def lines(v: PairVerdict, name: str) -> str:
+def judge(
+    bf16: Sequence[Run], fp8: Sequence[Run], options: PairOptions | None = None, repeats: Sequence[Run] = ()
+) -> Verdict:
+    """The verdict on pairs of runs."""
+    return pair.judge(pair.pairs(bf16, fp8, options or PairOptions(), repeats))
+
+
+def exit_code(v: Verdict) -> int:
+    """The exit status of a verdict."""
+    return PairReport(Pairs((), PairOptions()), v, "", "").code
+
+
+def gap_of(v: Verdict) -> Gap | None:
+    return v.loss.gap if v.loss else None
+
+
+def texts(rows: Iterable[Judged]) -> list[str]:
+    """The lines of rows."""
+    return [text for _, text in metrics.lines(rows)]
+
+
+def status(rows: Iterable[Judged]) -> Status:
+    """The status that rows alone give."""
+    return metrics.decide(rows)[0]
+
+
+def lines(v: Verdict, name: str) -> str:
     return "\n".join(text for n, text in v.lines if n == name)
 
 
@@ -114,6 +144,6 @@ def as_state(path: Path, made: Table) -> Path:
 FORMATS = (as_csv, as_lines, as_list, as_state)
 
 
-def verdict_on(write: Callable[[Path, Table], Path], folder: Path, bf16: Table, fp8: Table) -> PairVerdict:
+def verdict_on(write: Callable[[Path, Table], Path], folder: Path, bf16: Table, fp8: Table) -> Verdict:
     a, b = (runs.read(write(folder / name, made)) for name, made in (("a", bf16), ("b", fp8)))
     return judge([a], [b], PairOptions(unfiltered=True))

@@ -117,6 +117,6 @@ def test_reports_are_written(folder, capsys):
 
 
 def test_missing_tensorboard_is_named(folder, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboard.backend.event_processing.event_file_loader", None)
+    monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     assert main(["verdict", "bf16", "fp8"]) == 2
     assert "pip install 'fp8-parity[runs]'" in capsys.readouterr().err

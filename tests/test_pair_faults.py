@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curves import run
-from fp8parity.judging.pair import PairOptions, PairVerdict, judge
+from curves import exit_code, judge, run
+from fp8parity.judging.pair import PairOptions
+from fp8parity.judging.verdict import Verdict
 from fp8parity.runs.run import INCOMPLETE, Run
 
 Rng = np.random.Generator
@@ -102,7 +103,7 @@ def skip_steps(rng: Rng, fp8: Run) -> Run:
 FAULTS = (diverge, lose_finite, stop_early, leave_holes, scale_norm, skip_steps)
 
 
-def verdict(pair: Pair, **options: Any) -> PairVerdict:
+def verdict(pair: Pair, **options: Any) -> Verdict:
     return judge([pair[0]], [pair[1]], PairOptions(**options))
 
 
@@ -111,13 +112,13 @@ def test_no_pair_with_one_planted_fault_is_accepted(fault: Callable[[Rng, Run], 
     for seed in range(COUNT):
         bf16, fp8 = sound(seed)
         v = verdict((bf16, fault(np.random.default_rng([seed, 1]), fp8)))
-        assert v.code != 0, (seed, v.headline)
+        assert exit_code(v) != 0, (seed, v.headline)
 
 
 def test_no_pair_with_losses_of_another_run_is_accepted():
     for seed in range(COUNT):
         v = verdict((sound(seed)[0], splice(seed)))
-        assert v.code != 0, (seed, v.headline)
+        assert exit_code(v) != 0, (seed, v.headline)
 
 
 def spike(pair: Pair, rng: Rng) -> Pair:
@@ -182,18 +183,18 @@ CASES = [
     (with_hole, {}, 2, "FP8 has no loss at 30 points that BF16 has, from step 41 on"),
     (with_hole, {"incomplete": True}, 0, "30 points are missing in FP8's log"),
     (lambda pair: pair, {"until": 100}, 0, "judged up to 100 only"),
-    (lambda pair: pair, {"spread": 0.0003}, 0, "noise between seeds 0.03% (--spread), not measured"),
+    (lambda pair: pair, {"spread": 0.0003}, 0, "noise between seeds assumed 0.03% (--spread), not measured"),
 ]
 
 
 @pytest.mark.parametrize(("change", "options", "code", "says"), CASES)
 def test_first_sentence_says_what_decided(change, options, code, says):
     v = verdict(change(sound(SHORT)), **options)
-    assert (v.code, says in v.headline) == (code, True), v.headline
+    assert (exit_code(v), says in v.headline) == (code, True), v.headline
 
 
 def test_run_without_its_last_line_may_be_one_point_shorter():
     bf16, fp8 = sound(SHORT)
     shorter = kept(fp8, np.arange(110) < 109)
     cut = shorter.model_copy(update={"notes": [f"1 {INCOMPLETE}"]})
-    assert [verdict((bf16, run)).code for run in (shorter, cut)] == [2, 0]
+    assert [exit_code(verdict((bf16, run))) for run in (shorter, cut)] == [2, 0]

@@ -9,11 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curves import FORMATS, STEPS, Table, changed, lines, near, noisy, pairs, run, table, verdict_on
-from fp8parity.judging.pair import PairOptions, PairVerdict, judge
+from curves import (
+    FORMATS,
+    STEPS,
+    Table,
+    changed,
+    judge,
+    lines,
+    near,
+    noisy,
+    pairs,
+    run,
+    status,
+    table,
+    texts,
+    verdict_on,
+)
+from fp8parity.judging.pair import PairOptions, metrics
 from fp8parity.judging.pair import gap as shape
 from fp8parity.judging.pair.aligned import Pairs
-from fp8parity.judging.pair.holes import find_holes
+from fp8parity.judging.pair.holes import holes
+from fp8parity.judging.table import Judged
+from fp8parity.judging.verdict import Verdict
 from fp8parity.runs.run import Run
 from scipy import stats
 
@@ -39,24 +56,23 @@ TRENDS = [
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "words", "status"), TRENDS)
-def test_last_quarter_is_compared_with_the_third(before, after, words, status):
+@pytest.mark.parametrize(("before", "after", "words", "expected"), TRENDS)
+def test_last_quarter_is_compared_with_the_third(before, after, words, expected):
     """Without noise along the curve, the interval is that of the published spread between equal runs."""
-    [found] = shape.judge_trend(with_gap(stairs((200, 0.5), (100, before), (100, after))))
-    assert found.text.startswith(f"{words}: ") and found.status == status
+    found = shape.trend(with_gap(stairs((200, 0.5), (100, before), (100, after))))
+    assert (len(found), status(found)) == (1, expected) and texts(found)[0].startswith(f"{words}: ")
     half, change = float(stats.t.ppf(0.95, 24)) * 0.0006, after - before
-    assert f" {change:+.3%} [{change - half:+.3%}, {change + half:+.3%}] " in found.text
-    assert f"({change * 10:+.4%} [" in found.text, "the middles of the quarters lie 100 steps apart"
+    assert (found[0].value, *(found[0].interval or ())) == pytest.approx((change, change - half, change + half))
 
 
 @pytest.mark.parametrize(
-    ("height", "words", "status"),
+    ("height", "words", "expected"),
     [(0.01, "opening in the decay", "fail"), (-0.01, "growing in favor", "pass"), (0.0, "constant within", "pass")],
 )
-def test_decay_is_compared_with_the_points_before_it(height, words, status):
-    found = shape.judge_trend(with_gap(stairs((320, 0.0), (80, height)), [1.0] * 320 + [0.1] * 80))[1]
-    assert (found.text.startswith(words), found.status) == (True, status)
-    assert f"({height * 12.5:+.4%} [" in found.text
+def test_decay_is_compared_with_the_points_before_it(height, words, expected):
+    found = shape.trend(with_gap(stairs((320, 0.0), (80, height)), [1.0] * 320 + [0.1] * 80))[1]
+    assert (texts([found])[0].startswith(words), status([found])) == (True, expected)
+    assert found.value == pytest.approx(height)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +115,10 @@ JUMPS = [
 @pytest.mark.parametrize(("parts", "expected"), JUMPS)
 def test_jumps_and_spikes_are_found(parts, expected):
     """30 windows of 10 points. A jump stays for three windows, comes after the first fifth and before the last window."""
-    found = shape.describe_jumps(with_gap(stairs(*parts)))
-    assert [f.text for f in found] == expected
-    assert all(f.status is None and not f.decisive for f in found)
+    given = with_gap(stairs(*parts))
+    found = given.each(shape.jumps)
+    said = [text.removeprefix("the gap ") for text in texts(found)]
+    assert (said, status(found)) == (expected, "pass")
 
 
 @pytest.mark.parametrize(("size", "named"), [(0.05, True), (0.0026, True), (0.0024, False)])
@@ -139,7 +156,7 @@ NONE = ["none: every point is there and finite"]
 
 
 @pytest.fixture(params=FORMATS[::2])
-def verdict(request, tmp_path) -> Iterator[Callable[[Table, Table], PairVerdict]]:
+def verdict(request, tmp_path) -> Iterator[Callable[[Table, Table], Verdict]]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield partial(verdict_on, request.param, tmp_path)
@@ -153,22 +170,27 @@ NAN = [
 ]
 
 
-@pytest.mark.parametrize(("bf16", "fp8", "headline", "status"), NAN)
-def test_nan_fails_for_fp8_and_is_inconclusive_for_bf16(bf16, fp8, headline, status):
+def holes_of(*pair: Run, **options: Any) -> list[Judged]:
+    return [r for r in pairs(pair, options=PairOptions(**options)).each(holes) if metrics.sentence(r)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("bf16", "fp8", "headline", "expected"), NAN)
+def test_nan_fails_for_fp8_and_is_inconclusive_for_bf16(bf16, fp8, headline, expected):
     pair = run(noisy(), **bf16), run(noisy(), "fp8", **fp8)
-    [found] = find_holes(pairs(pair))
-    assert (found.headline, found.status, found.decisive) == (headline, status, True)
-    assert find_holes(pairs(pair, options=PairOptions(until=4))) == [found], "the part before a NaN is no run"
+    [found] = holes_of(*pair)
+    assert (metrics.headline(found), status([found])) == (headline, expected)
+    assert metrics.METRICS[found.metric].precondition
+    assert holes_of(*pair, until=4) == [found], "the part before a NaN is no run"
 
 
 def test_filter_may_hide_a_nan_unless_one_was_seen():
     plain, hiding = run(noisy()), run(noisy(), "fp8", hides="it does")
     for pair, count in (((plain, hiding), 1), ((hiding, plain), 1), ((hiding, hiding), 2)):
-        found = find_holes(pairs(pair))
-        assert [(f.status, f.decisive) for f in found] == [("inconclusive", False)] * count
-        assert [f.text for f in find_holes(pairs(pair, options=PairOptions(unfiltered=True)))] == NONE
+        found = holes_of(*pair)
+        assert [(r.metric, status([r])) for r in found] == [("hidden NaN", "inconclusive")] * count
+        assert texts(holes_of(*pair, unfiltered=True)) == NONE
     seen = run(noisy(), "fp8", hides="it does", not_finite=[5])
-    assert [f.status for f in find_holes(pairs((plain, seen)))] == ["fail"]
+    assert [status([r]) for r in holes_of(plain, seen)] == ["fail"]
 
 
 def without(losses: list[float], lost: Collection[int], **changes: Any) -> Run:
@@ -183,8 +205,8 @@ def without(losses: list[float], lost: Collection[int], **changes: Any) -> Run:
 def test_tail_may_lack_a_fifth_of_its_points(lost, counts):
     losses = noisy()
     for pair in ((run(losses), without(losses, lost)), (without(losses, lost), run(losses, "b"))):
-        found = [f for f in find_holes(pairs(pair)) if f.decisive]
-        assert [f.text.startswith(f"{counts} points of the tail") for f in found] == [True] * bool(counts)
+        found = [text for text in texts(holes_of(*pair)) if "points of the tail" in text]
+        assert [text.startswith(f"{counts} points") for text in found] == [True] * bool(counts)
 
 
 LOST: dict[str, tuple[Collection[int], str]] = {

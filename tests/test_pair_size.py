@@ -9,19 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from curves import both, noisy, pairs, run
-from fp8parity.judging.pair import ORDER, bands
+from curves import both, noisy, pairs, run, status, texts
+from fp8parity.judging.pair import bands, metrics, pairing
 from fp8parity.judging.pair import gap as size
 from fp8parity.judging.pair.aligned import Pairs, align
 from fp8parity.judging.pair.options import PairOptions
-from fp8parity.judging.pair.pairing import check_pair, find_copies
 from fp8parity.judging.stats import Interval, batch_error
 from scipy import stats
-
-
-def smallest_gap(text: str) -> float:
-    return float(text.partition("can show is ")[2].partition("%")[0]) / 100
-
 
 HIGH = [90.0] * 320 + [2.0] * 80
 DIGITS = [
@@ -31,20 +25,20 @@ DIGITS = [
 ]
 
 
-@pytest.mark.parametrize(("losses", "decimals", "margin", "shown", "status"), DIGITS)
-def test_digits_must_show_half_the_margin(losses, decimals, margin, shown, status):
+@pytest.mark.parametrize(("losses", "decimals", "margin", "shown", "expected"), DIGITS)
+def test_digits_must_show_half_the_margin(losses, decimals, margin, shown, expected):
     """Rounding averages out where losses vary by more than it. The coarsest file in its tail counts."""
     fine, coarse = run(losses, decimals=None), run(losses, "fp8", decimals=decimals)
     for pair in ((fine, coarse), (coarse, fine), (coarse, coarse)):
-        [found] = size.judge_digits(pairs(pair, options=PairOptions(margin=margin)))
-        assert smallest_gap(found.text) == pytest.approx(shown, abs=1e-6) and found.status == status
-    assert size.judge_digits(pairs((fine, fine)))[0].status == "pass"
+        found = pairs(pair, options=PairOptions(margin=margin)).each(pairing.digits)
+        assert found[-1].value == pytest.approx(shown, abs=1e-6) and status(found) == expected
+    assert status(pairs((fine, fine)).each(pairing.digits)) == "pass"
 
 
 def test_losses_that_were_bf16_are_coarse():
     first, second = ([round(x * 128, 0) / 128 for x in losses] for losses in (noisy(), noisy(seed=1)))
-    [found] = size.judge_digits(pairs(both(first, second)))
-    assert found.text.startswith("multiples of 1/128 (losses that were BF16)") and smallest_gap(found.text) > 0
+    _, found = pairs(both(first, second)).each(pairing.digits)
+    assert found.source == "multiples of 1/128 (losses that were BF16)" and found.value > 0
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -75,19 +69,15 @@ def price(
 ) -> str:
     given = pairs(both(losses, **both_), options=options)
     object.__setattr__(given, "gap", Interval(gap, gap - half, gap + half, 1, 0.9))
-    [found] = size.price_gap(given)
-    assert found.status is None and not found.decisive
-    return found.text
+    found = size.price(given)
+    assert status([found]) == "pass"
+    return found.source
 
 
-LATER = "FP8 reaches BF16's loss 13 steps later"
-SHARE = "3.2% [+1.6%, +4.8%] of the run"
-BATCH = {"batch": [1.0, 3e9] + [1000.0] * 398}
 PRICES = [
-    (0.02, {}, f"{LATER}: {SHARE}"),
-    (0.02, {**BATCH, "batch_unit": "tokens"}, f"{LATER}, 1.28e+04 tokens: {SHARE}"),
-    (0.0, {}, "FP8 needs no more steps than BF16 (between -1.6% and +1.6% of the run)"),
-    (-0.02, {"axis": "samples"}, "FP8 needs no more samples than BF16 (between -4.8% and -1.6% of the run)"),
+    (0.02, {}, "+3.20% [+1.60%, +4.80%] more tokens to reach BF16's loss of 3.2025"),
+    (0.0, {}, "+0.00% [-1.60%, +1.60%] more tokens to reach BF16's loss of 3.2025"),
+    (-0.02, {"axis": "samples"}, "-3.20% [-4.80%, -1.60%] more tokens to reach BF16's loss of 3.2025"),
     (0.02, {"losses": [2.0] * 400}, "cannot say: BF16's loss is flat in the tail"),
 ]
 
@@ -118,29 +108,27 @@ NORMS = [
 ]
 
 
-@pytest.mark.parametrize(("values", "says", "status"), NORMS)
-def test_gradient_norms_are_judged_on_both_sides(values, says, status):
+@pytest.mark.parametrize(("values", "says", "expected"), NORMS)
+def test_gradient_norms_are_judged_on_both_sides(values, says, expected):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for bf16 in (1.0, 2.0):
-            found = bands.judge_norms(pairs(norms([bf16 * v for v in values], bf16)))
-            assert says in "\n".join(f.text for f in found)
-            assert min((f.status for f in found if f.status), key=ORDER.index, default=None) == status
+            found = pairs(norms([bf16 * v for v in values], bf16)).each(bands.norms)
+            assert says in "\n".join(texts(found)) and status(found) == (expected or "pass")
 
 
 @pytest.mark.parametrize(
-    ("bf16", "fp8", "says", "status"),
+    ("bf16", "fp8", "says", "expected"),
     [
-        ([], [], "not logged", None),
+        ([], [], "not logged", "pass"),
         (STEADY, [], "only BF16 logged gradient norms", "inconclusive"),
         ([], STEADY, "only FP8 logged gradient norms", "inconclusive"),
         ([0.0] * 400, STEADY, "BF16's gradient norm is 0 at step 1", "fail"),
     ],
 )
-def test_gradient_norm_missing_in_one_run_is_no_pass(bf16, fp8, says, status):
-    found = bands.judge_norms(pairs((run(noisy(), grad_norm=bf16), run(noisy(), "fp8", grad_norm=fp8))))
-    assert says in "\n".join(f.text for f in found)
-    assert min((f.status for f in found if f.status), key=ORDER.index, default=None) == status
+def test_gradient_norm_missing_in_one_run_is_no_pass(bf16, fp8, says, expected):
+    found = pairs((run(noisy(), grad_norm=bf16), run(noisy(), "fp8", grad_norm=fp8))).each(bands.norms)
+    assert says in "\n".join(texts(found)) and status(found) == expected
 
 
 def test_points_are_those_with_two_finite_losses():
@@ -192,29 +180,33 @@ SCHEDULES = [
 ]
 
 
-@pytest.mark.parametrize(("bf16", "fp8", "status", "says"), SCHEDULES)
-def test_pair_has_the_same_schedule_and_batches(bf16, fp8, status, says):
+@pytest.mark.parametrize(("bf16", "fp8", "expected", "says"), SCHEDULES)
+def test_pair_has_the_same_schedule_and_batches(bf16, fp8, expected, says):
     """A thousandth is the printed digits. Points that one run lacks are not compared."""
-    found = check_pair(align(run(noisy(100), **bf16), run(noisy(100), "fp8", **(bf16 if fp8 is None else fp8))))
-    assert (found.status, found.decisive) == (status, status != "pass") and says in found.text
+    pair = align(run(noisy(100), **bf16), run(noisy(100), "fp8", **(bf16 if fp8 is None else fp8)))
+    found = pairing.pairing(pair)
+    assert status(found) == expected and says in "; ".join(texts(found))
+    assert all(metrics.METRICS[r.metric].precondition for r in found)
 
 
 @pytest.mark.parametrize(
-    ("share", "value", "status"), [(0.5, "0.758", "pass"), (0.6, "0.625, between", None), (0.8, "0.329, below", None)]
+    ("share", "value", "expected"),
+    [(0.5, "0.758", "pass"), (0.6, "0.625", "inconclusive"), (0.8, "0.329", "inconclusive")],
 )
-def test_correlation_shows_whether_batches_are_the_same(share, value, status):
+def test_correlation_shows_whether_batches_are_the_same(share, value, expected):
     """``share`` of what FP8's losses have from batch to batch comes from other batches."""
     mixed = (1 - share) * np.asarray(noisy()) + share * np.asarray(noisy(seed=1))
-    found = check_pair(align(*both(noisy(), mixed.tolist())))
-    assert found.status == (status or "inconclusive")
-    assert f"correlation of the detrended losses {value}" in found.text
+    found = pairing.pairing(align(*both(noisy(), mixed.tolist())))
+    [second_half] = [r for r in found if r.metric == metrics.CORRELATION][:1]
+    assert (status(found), f"{second_half.value:.3f}") == (expected, value)
+    assert ("other batches" in metrics.sentence(second_half)) == (share == 0.8)
 
 
 @pytest.mark.parametrize(
-    ("bf16", "fp8", "status"),
+    ("bf16", "fp8", "expected"),
     [(None, None, "fail"), (4, 4, "fail"), (3, None, "inconclusive"), (None, 3, "inconclusive")],
 )
-def test_equal_losses_fail_unless_digits_may_hide_a_difference(bf16, fp8, status):
-    [found] = find_copies(pairs((run(noisy(), decimals=bf16), run(noisy(), "fp8", decimals=fp8))))
-    assert (found.status, found.decisive) == (status, True)
-    assert find_copies(pairs(both(noisy(), [*noisy()[:-1], 2.0]))) == []
+def test_equal_losses_fail_unless_digits_may_hide_a_difference(bf16, fp8, expected):
+    found = pairs((run(noisy(), decimals=bf16), run(noisy(), "fp8", decimals=fp8))).each(pairing.copies)
+    assert (status(found), metrics.METRICS[found[0].metric].precondition) == (expected, True)
+    assert status(pairs(both(noisy(), [*noisy()[:-1], 2.0])).each(pairing.copies)) == "pass"

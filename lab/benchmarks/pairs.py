@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 from fp8parity.judging.pair import judge
+from fp8parity.judging.pair import pairs as paired
 from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, align, changes_of, correlate
 from fp8parity.judging.pair.away import robust_sd
 from fp8parity.judging.pair.options import PairOptions
@@ -142,7 +143,7 @@ def table(pairs: Sequence[Recorded]) -> list[str]:
     every = [planted(p) for p in pairs]
     for name in NAMES:
         curves = [made[name] for made in every if name in made]
-        found: list[str] = [judge([_run(a)], [_run(b)], PairOptions()).status for a, b in curves]
+        found: list[str] = [judge(paired([_run(a)], [_run(b)], PairOptions())).status for a, b in curves]
         right, harmful = RIGHT.get(name, "fail"), HARMFUL.get(name, "pass")
         low, high = binomtest(found.count(harmful), len(found)).proportion_ci()
         counts = f"{right}: {found.count(right)} | {harmful}: {found.count(harmful)} [{low:.1%}, {high:.1%}]"
