@@ -181,6 +181,7 @@ def _records(known: Noise, cell: Cell, curves: Curves) -> tuple[Trajectory, ...]
             "validation": [(last, float(curves.validation[i]))],
             "seed": own.seed,
             "initial_weights": own.initial_weights,
+            "final_weights": "",
             "first_gradients": {},
             "probes": [],
             "session": "simulated",

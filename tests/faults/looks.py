@@ -137,8 +137,8 @@ def canary_verdict(values: list[Measurement], recipe: str = "bf16", model: str =
 
 
 @dataclass(frozen=True)
-class Canary:
-    """The canary of a cell. Its place is the first number that is wrong. A plant is a variant, or changes attributes.
+class CanaryLook:
+    """A look at the canary of a cell. Its place is the first number that is wrong. A plant is a variant, or changes attributes.
 
     ``alone`` are the only metrics that may be wrong. Without them, any may be.
     """
@@ -166,11 +166,19 @@ class Canary:
         return replace(seen, places=numbers[:1])
 
     def judged(self, variant: Variant | None) -> Verdict:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Canary(CanaryLook):
+    """The canary of a cell alone."""
+
+    def judged(self, variant: Variant | None) -> Verdict:
         return canary_verdict(canary_of(variant, self.recipe, self.model), self.recipe, self.model)
 
 
 @dataclass(frozen=True)
-class BothArms(Canary):
+class BothArms(CanaryLook):
     """The canary of a recipe in a session whose BF16 has the same plant."""
 
     def judged(self, variant: Variant | None) -> Verdict:
