@@ -25,7 +25,7 @@ from fp8parity.gate.options import OPTIONS
 from fp8parity.judging import decide, verdict
 from fp8parity.judging import table as table_of_numbers
 from fp8parity.judging.policy import TABLES, Policy, known_failures
-from fp8parity.judging.policy.rows import Numbers
+from fp8parity.judging.policy.rows import NumberRow, Numbers
 from fp8parity.judging.policy.selectors import Row, Selector
 from fp8parity.judging.policy.thresholds import Threshold, Thresholds
 from fp8parity.numerics.spec import GEMMS, Operand
@@ -40,6 +40,7 @@ from fp8parity.runs.names import WRITERS
 from fp8parity.trainers.spec import Trainer
 from fp8parity.workload.config import MODELS
 from fp8parity.workload.presets import presets
+from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"(?<=<!-- generated: )([\w -]+)( -->\n).*?(?=\n<!-- end -->)", re.S)
@@ -62,6 +63,11 @@ def table(*rows: Iterable[object]) -> str:
     """Return rows as Markdown; the first one holds the heads."""
     lines = ["| " + " | ".join(str(c).replace("|", "\\|") for c in row) + " |" for row in rows]
     return "\n".join([lines[0], "|---" * len(list(rows[0])) + "|", *lines[1:]])
+
+
+def listed(rows: Iterable[tuple[str, str]]) -> str:
+    """Return names and what they mean as a Markdown list."""
+    return "\n".join(f"* {name}: {meaning}" if meaning else f"* {name}" for name, meaning in rows)
 
 
 def options() -> str:
@@ -104,10 +110,10 @@ def command_section(name: str, command: Command, level: int) -> Iterator[str]:
     if command.example:
         yield f"```sh\n{command.example}\n```"
     if found := list(arguments(command)):
-        yield table(("argument", "meaning"), *found)
+        yield listed(found)
     for action, inner in command.actions.items():
         yield f"`fp8parity {name} {action}`: {inner.help}."
-        yield table(("argument", "meaning"), *arguments(inner))
+        yield listed(arguments(inner))
 
 
 def arguments(command: Command) -> Iterator[tuple[str, str]]:
@@ -122,6 +128,7 @@ def arguments(command: Command) -> Iterator[tuple[str, str]]:
 def policy() -> str:
     """Return the keys of each table of the hand-written files."""
     parts = ["Keys of every row that selects cells:", keys(Row)]
+    parts += ["Keys of every row about numbers of checks:", keys(NumberRow)]
     for file, kinds in POLICY.items():
         parts.append(f"## {file}")
         for name, kind in kinds.items():
@@ -148,19 +155,18 @@ def paragraph(kind: type) -> str:
 def keys(kind: type[Strict]) -> str:
     """Return the keys of a row and their defaults. Raises ``KeyError`` for a key that no docstring explains."""
     told = {name: text for one in reversed(kind.__mro__) for name, text in terms(vars(one).get("__doc__") or "")}
-    common = Row.model_fields if issubclass(kind, Selector) and kind is not Row else {}
+    shared = ((Row, Selector), (NumberRow, NumberRow))  # listed once, for all rows of the second kind
+    common = {n for base, rows in shared if issubclass(kind, rows) and kind is not base for n in base.model_fields}
     own = [(n, f) for n, f in kind.model_fields.items() if n not in common and not f.exclude]
     shown = [(n, f) for n, f in own if not (kind is Trainer and n in ("name", "folder", "file"))]  # no keys
-    rows = [
-        (f"`{n}`", "required" if f.is_required() else default(None if f.default_factory else f.default), code(told[n]))
-        for n, f in shown
-    ]
-    return table(("key", "default", "meaning"), *rows)
+    notes = {n: "required" if f.is_required() else default(f) for n, f in shown}
+    return listed((f"`{n}`{f' ({note})' if note else ''}", code(told[n])) for n, note in notes.items())
 
 
-def default(value: object) -> str:
-    """Return a default as TOML."""
-    return "-" if value in (None, "", (), [], {}) else f"`{json.dumps(value)}`"
+def default(field: FieldInfo) -> str:
+    """Return a default as TOML, or "" if there is none."""
+    value = None if field.default_factory else field.default
+    return "" if value in (None, "", (), [], {}) else f"`{json.dumps(value)}`"
 
 
 def terms(doc: str) -> Iterator[tuple[str, str]]:
@@ -207,13 +213,11 @@ def decisions(rules: tuple[decide.Decision, ...]) -> str:
 
 
 def checks() -> str:
-    """Return the question of each check, where and when it runs, and what to do if it fails."""
+    """Return the question of each check, and where and when it runs. Messages say what to do if it fails."""
     numerics = declared()
     found = [*(c for c in CHECKS.values() if c.name not in numerics), *numerics.values()]
-    advice = {c.name: f"{c.advice} Then run `{c.then}`." if c.then else c.advice for c in found}
-    where = {c.name: f"{Path(c.suite).name}{', release' * c.release}" for c in found}
-    rows = ((f"`{c.name}`", c.question, where[c.name], advice[c.name]) for c in found)
-    return table(("check", "question", "suite", "if it fails"), *rows)
+    rows = ((f"`{c.name}`", c.question, f"{Path(c.suite).name}{', release' * c.release}") for c in found)
+    return table(("check", "question", "suite"), *rows)
 
 
 def writers() -> str:
@@ -350,11 +354,11 @@ BLOCKS = {
     "variants": Made("docs/recipes.md", variants),
     "models": Made("docs/recipes.md", models),
     "statuses": Made("docs/report.md", statuses),
-    "decisions": Made("docs/report.md", lambda: decisions(decide.STATUS)),
-    "changes": Made("docs/report.md", lambda: decisions(decide.CHANGED)),
+    "decisions": Made("lab/docs/decisions.md", lambda: decisions(decide.STATUS)),
+    "changes": Made("lab/docs/decisions.md", lambda: decisions(decide.CHANGED)),
     "checks": Made("docs/report.md", checks),
-    "formats": Made("docs/your-runs.md", writers),
-    "trainer keys": Made("docs/trainers.md", lambda: keys(Trainer)),
+    "formats": Made("docs/formats.md", writers),
+    "trainer keys": Made("docs/policy-keys.md", lambda: keys(Trainer)),
 }
 
 

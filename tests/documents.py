@@ -18,7 +18,15 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     *(
         ROOT / name
-        for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "SKILL.md", "golden/README.md")
+        for name in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+            "SECURITY.md",
+            "SKILL.md",
+            "golden/README.md",
+            "examples/trainers/README.md",
+        )
     ),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "lab").rglob("*.md")),
@@ -87,12 +95,14 @@ def steps(workflow: Path) -> list[Block]:
     return [Block(workflow, i, "sh", run) for i, run in found]
 
 
-EXTEND = [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
+CONFTEST = ROOT / "docs/examples/my_conftest.py"
+EXTEND = [Block(CONFTEST, 1, "python", CONFTEST.read_text())]
+EXTEND += [b for b in blocks(ROOT / "docs/extend.md") if b.language in ("python", "toml")]
 RECIPES = [b for b in blocks(ROOT / "docs/recipes.md") if b.language == "python"]
 
 
 def example(index: int, written: list[Block] = EXTEND) -> types.ModuleType:
-    """Return a Python block of a page (docs/extend.md by default) as a module."""
+    """Return a Python block of a page (docs/extend.md and its conftest.py by default) as a module."""
     module = types.ModuleType(f"fp8parity_docs_{index}")
     exec(compile(written[index].text, written[index].id, "exec"), module.__dict__)
     return module

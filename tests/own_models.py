@@ -1,4 +1,4 @@
-"""The models of docs/tutorial-model.md and docs/examples as modules, and short ways to train them."""
+"""The models of docs/examples as modules, the policy of docs/your-model.md, and short ways to train them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from fp8parity.workload.own import OwnModel
 from torch import Tensor, nn
 
 PAGE = Path(__file__).parents[1] / "docs" / "your-model.md"
-TUTORIAL = PAGE.with_name("tutorial-model.md")
 EXAMPLES = PAGE.parent / "examples"
 FILES = {"my_models": "gpt2", "my_llama": "llama", "my_vit": "vit"}
 """Module -> its function that returns the model."""
@@ -32,8 +31,7 @@ CPU = torch.device("cpu")
 
 def sources() -> dict[str, str]:
     """The text of each module."""
-    [shown] = [b.text for b in blocks(TUTORIAL) if b.language == "python"]
-    return {"my_models": shown} | {path.stem: path.read_text() for path in sorted(EXAMPLES.glob("*.py"))}
+    return {name: (EXAMPLES / f"{name}.py").read_text() for name in FILES}
 
 
 def policy() -> str:

@@ -6,17 +6,12 @@ import re
 import subprocess
 from pathlib import Path
 
-from narrowed import some
 from processes import Done, run
 
 ROOT = Path(__file__).parents[1]
 SHORT = "Schedule(steps=12, rows=2, length=64, lr=1e-3, warmup=3, tail=4, validation_every=6, validation_rows=4)"
 """The schedule for tests of commands."""
-EXAMPLE = re.sub(
-    r"Schedule\(steps.*\)",
-    SHORT,
-    some(re.search(r"```python\n(.*?)```", (ROOT / "docs/extend.md").read_text(), re.S))[1],
-)
+EXAMPLE = re.sub(r"Schedule\(\s*steps[^)]*\)", SHORT, (ROOT / "docs/examples/my_conftest.py").read_text())
 CONVERGENCE = ("suites/convergence", "--model", "nano")
 
 

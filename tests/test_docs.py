@@ -124,7 +124,8 @@ def stand_in(trajectory) -> Callable[[Path, bool], None]:
 
     def make(path: Path, imported: bool) -> None:
         if imported:
-            automodel(path, curve(chaos=int("fp8" in path.name)))
+            run = f"{path.parent.name}/{path.name}"
+            automodel(path, curve(seed=int("-1" in run), chaos=int("fp8" in run)))
             return
         out = path.with_suffix("") if path.suffix == ".zip" else path
         model = "mini" if path.name == "trial" else "nano"  # policy.md names mini; nano has no numbers
@@ -149,7 +150,8 @@ def stand_in(trajectory) -> Callable[[Path, bool], None]:
 
 def inputs(args: argparse.Namespace) -> list[Path]:
     named = [getattr(args, name, None) for name in ("records", "sets", "old", "new", "runs", "bf16", "fp8", "repeat")]
-    return [p for found in named if found for p in (found if isinstance(found, list) else [found])]
+    pairs = [p for pair in getattr(args, "seed", None) or () for p in pair]
+    return [p for found in named if found for p in (found if isinstance(found, list) else [found])] + pairs
 
 
 def check_fp8parity(
@@ -209,7 +211,7 @@ def test_command_in_a_page_runs(block, command, folder, monkeypatch, stand_in, c
     if program == "fp8parity":
         check_fp8parity(arguments, monkeypatch, stand_in)
     elif program == "pytest":
-        if block.page in (own_models.PAGE, own_models.TUTORIAL):
+        if block.page == own_models.PAGE:
             own_models.write(folder, own_models.SHORT)
             monkeypatch.syspath_prepend(folder)
         check_pytest(arguments, monkeypatch, conftest(block.page))

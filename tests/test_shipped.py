@@ -220,8 +220,8 @@ def test_printed_commands_select_tests_where_they_are_printed(program, installed
 
 @pytest.mark.slow
 @NIGHTLY
-@pytest.mark.parametrize("names", [("tutorial-model.md", "your-model.md"), ("tutorial-runs.md",)])
-def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tmp_path):
+@pytest.mark.parametrize("page", ["your-model.md", "your-runs.md", "trainers.md"])
+def test_page_followed_literally_from_an_empty_folder_works(page, installed, tmp_path):
     """Files get the name that the page says last before them; what is said of one file twice follows in it."""
     (tools := tmp_path / "tools").mkdir()
     (folder := tmp_path / "empty").mkdir()
@@ -229,13 +229,13 @@ def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tm
         (tools / program).write_text(f'#!/bin/sh\nexec "{sys.executable}" -P {given} "$@"\n')
         (tools / program).chmod(0o755)
     (folder / ".gitconfig").write_text("[user]\nname = t\nemail = t@t\n")
-    for path in (ROOT / "docs/examples").glob("*.py") if "your-model.md" in names else ():
-        shutil.copy(path, folder)
+    (tools / "cp").symlink_to(shutil.which("cp") or "cp")
+    (tmp_path / "fp8-parity").symlink_to(ROOT)  # the reader's clone
     ran = 0
-    for block in (b for name in names for b in blocks(ROOT / "docs" / name) if "pip install" not in b.text):
+    for block in (b for b in blocks(ROOT / "docs" / page) if "pip install" not in b.text):
         lines = block.page.read_text().splitlines()[: block.line]
-        if block.language in ("python", "toml"):
-            file = folder / [*re.findall(r"`([\w/]+\.(?:py|toml))`", "\n".join(lines))][-1]
+        if block.language == "toml":
+            file = folder / [*re.findall(r"`([\w/]+\.toml)`", "\n".join(lines))][-1]
             file.parent.mkdir(exist_ok=True)
             with file.open("a") as out:
                 out.write(block.text)
@@ -243,7 +243,7 @@ def test_pages_followed_literally_from_an_empty_folder_work(names, installed, tm
             done = _run(["/bin/sh", "-ec", block.text], installed, folder, tools)
             assert done.returncode == 0, block.text + done.stdout + done.stderr
             ran += done.stdout.count("Accept: ")
-    assert ran >= 3
+    assert ran
 
 
 def test_the_entry_point_asks_before_it_loads(tmp_path):

@@ -57,8 +57,8 @@ fitted if it is seen: the mean of these parts, weighted as in the fit, differs f
   text) shows no gap in its constant phase. At the end of its decay te-block is 0.54% ± 0.43% of the excess below BF16,
   and te-delayed's interval holds zero. Of so many intervals of 95%, some exclude zero by chance.
 * **The gate of 300 steps** of `tiny` sees +0.007% ± 0.004% of the loss for te-block, as at the end of 200,000, and
-  +0.003% ± 0.010% for te-delayed, which ends at 0.018% ([gaps](../../../docs/gaps.md)). So it does not show the
-  order of the two.
+  +0.003% ± 0.010% for te-delayed, which ends at 0.018%
+  ([gaps](../../../docs/theory.md#is-my-gap-normal)). So it does not show the order of the two.
 * BF16 with the moments of Adam in BF16 (`te-adam-bf16`) shows no gap in 20,000 steps. NVFP4, emulated, needs more than
   520 s for 20,000 steps next to other runs, and was not finished.
 * Runs of 24,000 and 200,000 steps, and those of `small`, have no replica of BF16, so the noise of one BF16 run is part

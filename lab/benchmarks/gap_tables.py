@@ -1,14 +1,15 @@
-"""Print the table of record sets, of losses or of speeds, or write docs/gaps.md.
+"""Print the table of record sets, of losses or of speeds, or write those of two pages.
 
 python lab/benchmarks/gap_tables.py golden/records/h200.zip
 python lab/benchmarks/gap_tables.py --lengths FOLDER    (records of lab/benchmarks/long_runs.py)
 python lab/benchmarks/gap_tables.py --optimizers        (goldens of other optimizers, relative to AdamW's)
-python lab/benchmarks/gap_tables.py --write docs/gaps.md
+python lab/benchmarks/gap_tables.py --write docs/theory.md docs/throughput.md
 """
 
 from __future__ import annotations
 
 import datetime
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations, pairwise
@@ -186,38 +187,20 @@ def _gap(cell: CellRow) -> str:
     return text if cell.parity == "pass" else f"{text} ({cell.parity})"
 
 
-PAGE = """# Gaps and speeds of every recipe
-
-`python lab/benchmarks/gap_tables.py --write docs/gaps.md` wrote this page from the sets `h200.zip` and
-`h200-throughput.zip` in `golden/records` (H200s, driver 580.159, torch 2.11.0, TE 2.20.2, torchao 0.18.0).
-
-## Is my gap normal?
-
-FP8's mean gap to BF16 over three seeds with half its interval, in per cent of BF16's loss. "-" was not run.
-
-{gaps}
-
-So every recipe is held to 0.1% of BF16's loss, NVFP4 to 0.5%, and BF16 itself to 0.01% of its golden. At `1b` the gap
-depends on the seed: the margin is 0.25% there, and 1.5% for te-delayed. All {checks} checks of this set are green,
-known failures included.
-
-## Speed and memory
-
-Speed and peak memory of a training step relative to BF16 on one H200 ([more](throughput.md)):
-
-{speeds}
-
-Over 20,000 and 200,000 steps: [long
-runs](https://github.com/fp8-parity/fp8-parity/blob/main/lab/docs/evidence/long-runs.md).
-"""
-"""The text of docs/gaps.md."""
+MARK = re.compile(r"(?<=<!-- measured: )(gaps|speeds)( -->\n).*?(?=\n<!-- end -->)", re.S)
+SETS = {"gaps": "h200.zip", "speeds": "h200-throughput.zip"}
+"""The tables of docs/theory.md and docs/throughput.md, and the set of each."""
 
 
-def page(today: datetime.date) -> str:
-    """Return the page of the shipped sets."""
-    losses, times = (report(today, GOLDEN / "records" / name) for name in ("h200.zip", "h200-throughput.zip"))
-    tables = {"gaps": "\n".join(gaps(losses)), "speeds": "\n".join(speeds(times))}
-    return PAGE.format(**tables, checks=len(losses.verdicts))
+def current(text: str, today: datetime.date) -> str:
+    """Return a page with its measured tables made again from the shipped sets."""
+    makes = {"gaps": gaps, "speeds": speeds}
+
+    def made(found: re.Match[str]) -> str:
+        shipped = report(today, GOLDEN / "records" / SETS[found[1]])
+        return found[1] + found[2] + "\n".join(makes[found[1]](shipped))
+
+    return MARK.sub(made, text)
 
 
 def trained(*paths: Path) -> list[Trajectory]:
@@ -226,7 +209,8 @@ def trained(*paths: Path) -> list[Trajectory]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "--write":
-        Path(sys.argv[2]).write_text(page(datetime.date.today()))
+        for page in map(Path, sys.argv[2:]):
+            page.write_text(current(page.read_text(), datetime.date.today()))
         sys.exit()
     if sys.argv[1] == "--lengths":
         print("\n".join(lengths(trained(*map(Path, sys.argv[2:])))))

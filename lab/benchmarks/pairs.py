@@ -1,6 +1,6 @@
 """Measure the error rates of ``fp8parity verdict`` on planted gaps in this suite's own runs. No torch.
 
-    python lab/benchmarks/pairs.py SET... --write docs/your-runs.md
+    python lab/benchmarks/pairs.py SET... --write lab/docs/evidence/pairs.md
     python lab/benchmarks/pairs.py SET... --limits
 
 A planted pair is a sound FP8 run, its losses made larger by the gap, and its BF16 run. A mis-pair has the BF16 run of
