@@ -72,7 +72,7 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
             "recipe changed",
             "regression",
             1,
-            "first step in NEW: first gradient norm, step 0, seed 0: 0.96 is below ",
+            "first step in NEW: first gradient norm, step 0, seed 2: 0.959995 is below ",
         ),
         (
             "te-current",
@@ -80,7 +80,7 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
             "recipe changed",
             "gain",
             0,
-            "first step in OLD: first gradient norm, step 0, seed 0: 0.96 is below ",
+            "first step in OLD: first gradient norm, step 0, seed 2: 0.959995 is below ",
         ),
         (
             "te-current",
@@ -88,7 +88,7 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
             "cannot say",
             "unknown",
             2,
-            "first step in OLD: first gradient norm, step 0, seed 0: 0.96 is below ",
+            "first step in OLD: first gradient norm, step 0, seed 2: 0.959995 is below ",
         ),
         (
             "bf16",
@@ -96,7 +96,7 @@ FIRST_STEP = POLICY.model_copy(update={"rule": (FIRST_NORM,)})
             "framework changed",
             "unknown",
             2,
-            "first step of BF16 in NEW relative to OLD's: first gradient norm, step 0, seed 0: 0.96 is ",
+            "first step of BF16 in NEW relative to OLD's: first gradient norm, step 0, seed 2: 0.959995 is ",
         ),
     ],
 )

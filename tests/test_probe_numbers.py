@@ -115,7 +115,9 @@ def mini(late: float = 0.0, bf16: float = 1.0) -> list[AnyRecord]:
 
 def scaled(run: Trajectory, factor: float) -> Trajectory:
     validation = [(step, loss * factor) for step, loss in run.validation]
-    return run.model_copy(update={"loss": [loss * factor for loss in run.loss], "validation": validation})
+    norms = [norm * (1 + (factor - 1) / 1000) for norm in run.grad_norm]
+    losses = [loss * factor for loss in run.loss]
+    return run.model_copy(update={"loss": losses, "validation": validation, "grad_norm": norms})
 
 
 def test_a_run_off_its_number_is_red_and_the_recipe_moved():

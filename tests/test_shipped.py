@@ -152,7 +152,11 @@ def test_a_change_is_a_short_file_of_a_known_kind():
 
 
 def test_newest_version_of_a_file_is_this_one():
-    for file, key in (("CITATION.cff", "version: "), ("CHANGELOG.md", "## "), ("docs/versions.md", "| ")):
+    for file, key in (
+        ("CITATION.cff", "version: "),
+        ("CHANGELOG.md", "## "),
+        ("docs/versions.md", "|---|---|---|---|\n| "),
+    ):
         first = re.search(rf"^{re.escape(key)}(\d\S+)", (ROOT / file).read_text(), re.M)
         assert first and first[1] == fp8parity.__version__, file
 
