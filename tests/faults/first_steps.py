@@ -79,7 +79,7 @@ def once_in_bf16(name: str) -> Callable[[Any], None]:
 def _sound_runs(recipe: str, plant: Plant, source: str = "made up") -> Fault:
     """The ratios of norms are inside their rules, and the golden's sound runs are far away."""
     look = FirstGradients(recipe, "micro", (0, 1, 2))
-    words = ("first gradients from sound runs of ", "gap to BF16 away from those of sound runs")
+    words = ("first gradients from sound runs, most in ", "gap to BF16 away from those of sound runs")
     return Fault(Kind.RECIPE, plant, (Finding(look, "first step", Blame.RECIPE, words=words),), source)
 
 

@@ -110,9 +110,9 @@ FAULTS = {
         "the record lacks 1 number that golden/numerics or the policy names: fprop sqnr @ zero-row",
     ),
     "number below its limits": red(
-        partial(_valued, value=24.0), ("24 is below [", "1 of 1 numbers are outside their bounds")
+        partial(_valued, value=24.0), ("24 dB is below [", "1 of 1 numbers are outside their bounds")
     ),
-    "number that is NaN": red(partial(_valued, value=math.nan), "nan is not in ["),
+    "number that is NaN": red(partial(_valued, value=math.nan), "nan dB is not in ["),
     "record without numbers": red(
         lambda f, make: judge(f, [number(make, 1.0, values=[])]), "the check measured nothing"
     ),

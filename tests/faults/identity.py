@@ -99,7 +99,10 @@ def _tail(steps: int) -> Change:
 
 def unlike(plant: Callable[[Runs], Runs], share: float) -> Fault:
     """Return a fault whose first gradients are this share of te-current's gap away."""
-    words = (f": {share:.2f}"[:5], "gap to BF16 away from those of sound runs")
+    words = (
+        f": {share - 1e-4:.4f}"[:5] if share % 1 else f": {share:.0f}",
+        "gap to BF16 away from those of sound runs",
+    )
     return fault(plant, words, blame=Blame.RECIPE_CHANGED, place="first step")
 
 

@@ -80,7 +80,7 @@ SOUND = Paired()
 WIDE = Paired(ROW.model_copy(update={"min_step_band": 0.01}))
 BARE = Paired(ROW.model_copy(update={"bf16_margin": None}), bare=True)
 SPIKE = "the loss left the step band"
-GROWS = ("the gap to BF16 changes within the tail by more than the margin", "the gap grows within the tail: +0.397%")
+GROWS = ("the gap to BF16 changes within the tail by more than the margin", "+0.397% [")
 OUT = "the gap to BF16 is outside the margin"
 NORMS = ("the gradient norm left its band around BF16's", "gradient norm  steps 96 to 103, seed 0: ")
 NO_CONTEXT = "31% of the way from the unigram to the bigram entropy; 50% is required"
@@ -105,9 +105,9 @@ def _unclear(plant: Callable[[Make], Pair], place: str, blame: Blame, words: str
 
 
 FAULTS = {
-    "spike of the loss": _curve(at(80, 88, 0.004), "first out", SPIKE),
-    "last window of the loss": _curve(at(152, 160, 0.006), "first out", OUT),
-    "losses too good": _curve(at(0, 160, -0.04), "first out", "such a gain is a fault"),
+    "spike of the loss": _curve(at(80, 88, 0.004), "loss", SPIKE),
+    "last window of the loss": _curve(at(152, 160, 0.006), "loss", OUT),
+    "losses too good": _curve(at(0, 160, -0.04), "loss", "such a gain is a fault"),
     "gap that grows within the tail": _curve(RISING, "trend", GROWS, WIDE),
     "gradient norms low": _recipe(partial(_norms, factor=1 - 0.1 * (LATE - 1), control=False), "gradient norm", NORMS),
     "validation loss high": _recipe(
@@ -122,13 +122,11 @@ FAULTS = {
     "BF16 high and the recipe with a spike": Fault(
         Kind.FRAMEWORK,
         partial(runs_of, change=5e-4 + at(80, 88, 0.2), control=5e-4),
-        (Finding(SOUND, "first out", Blame.BOTH),),
+        (Finding(SOUND, "loss", Blame.BOTH),),
     ),
     "norms of BF16 twice as large": _drift(partial(_norms, factor=LATE, candidate=False), "gradient norm"),
-    "spike of BF16 without replicas": _drift(partial(bf16, change=at(80, 88, 0.3)), "first out", look=BARE),
-    "trend of BF16": _drift(
-        partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)), "trend", "grows within the tail: +0.080%"
-    ),
-    "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "first out", "steps 80 to 89, seed 0: "),
+    "spike of BF16 without replicas": _drift(partial(bf16, change=at(80, 88, 0.3)), "loss", look=BARE),
+    "trend of BF16": _drift(partial(bf16, change=at(120, 140, -4e-4) + at(140, 160, 4e-4)), "trend", "+0.080% ["),
+    "spike of BF16": _drift(partial(bf16, change=at(80, 88, 0.0015)), "loss", "steps 80 to 89, seed 0: "),
     "a model that has learnt no context": _unclear(_without_context, "", Blame.INPUT, NO_CONTEXT),
 }

@@ -93,7 +93,7 @@ def fault(
     return Fault(kind, plant, (Finding(Edited(recipe), place, blame, status, words=words),), source)
 
 
-moved = partial(fault, kind=Kind.FRAMEWORK, blame=Blame.RECIPE_CHANGED, place="first out")
+moved = partial(fault, kind=Kind.FRAMEWORK, blame=Blame.RECIPE_CHANGED, place="loss")
 
 
 FAULTS = {
@@ -107,7 +107,7 @@ FAULTS = {
             "",
             "drift",
             Blame.FRAMEWORK_CHANGED,
-            "first out",
+            "loss",
             kind=Kind.MODEL,
             recipe=recipe,
         )

@@ -43,8 +43,8 @@ def _standard(fault: Variant) -> Fault:
         fault,
         (
             Finding(Canary(), FIRST[fault.name], Blame.FRAMEWORK),
-            Finding(Recorded("bf16"), "first out", Blame.FRAMEWORK_CHANGED, "drift"),
-            Finding(Recorded(), "first out" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_CHANGED),
+            Finding(Recorded("bf16"), "loss", Blame.FRAMEWORK_CHANGED, "drift"),
+            Finding(Recorded(), "loss" if fault.name != "attention scaled" else "tail gap", Blame.RECIPE_CHANGED),
         ),
         f"made up: {fault.what}",
     )

@@ -164,7 +164,7 @@ GOLDENS = {
     **{
         f"golden of noise {words} times as large": red(
             _golden(_noise(factor), recorded=True),
-            ("first gradients from sound runs of ", f": {share}", "gap to BF16 away from those of sound runs"),
+            ("first gradients from sound runs, most in ", f": {share}", "gap to BF16 away from those of sound runs"),
         )
         for words, factor, share in (("three", 3.0, "0.6"), ("0.3", 0.3, "2.3"))
     },
