@@ -125,9 +125,9 @@ def project(tmp_path_factory) -> Path:
         (("--corpus", "text:nope.txt"), "corpus text:nope.txt: no such file"),
         (
             ("--require", "te-curent-*"),
-            "--require te-curent-* matches no cell that the options select: did you mean te-current",
+            "--require te-curent-* matches no selected cell: did you mean te-current",
         ),
-        (("--require", "te-block-*"), "--require te-block-* matches no cell that the options select"),
+        (("--require", "te-block-*"), "--require te-block-* matches no selected cell"),
     ],
     ids=str,
 )
@@ -156,7 +156,7 @@ def test_run_reads_the_settings_and_the_conftest_of_the_folder(tmp_path, monkeyp
     asked = ("numerics", "-k", "codes", "--recipe", "ao-tensorwise", "--execution", "emulated")
     done = run("fp8parity", "run", *asked, cwd=tmp_path)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
-    assert "--require te-*-native matches no cell that the options select" in done.stdout + done.stderr
+    assert "--require te-*-native matches no selected cell" in done.stdout + done.stderr
     monkeypatch.delitem(sys.modules, "conftest", raising=False)
     done = run("fp8parity", "run", *asked, "--require", "ao-tensorwise-*", cwd=tmp_path)
     assert "MINE" in done.stdout and (tmp_path / ".parity").is_dir()
