@@ -229,6 +229,24 @@ def test_a_prediction_needs_no_torch():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("keys", "refuses"),
+    [
+        ({"sliding_window": 1024}, True),
+        ({"sliding_window": 4096}, False),
+        ({"sliding_window": None}, False),
+        ({"sliding_window": 1024, "use_sliding_window": False}, False),
+    ],
+)
+def test_window_shorter_than_the_sequence_is_refused(config, measurements, capsys, keys, refuses):
+    config.write_text(json.dumps(CONFIG | keys))
+    asked = (str(config), *AT, str(measurements), "--block", "--micro-batch", "4", "--sequence", "4096")
+    if refuses:
+        assert "attention sees 1024 of 4096 tokens (sliding_window)" in refused(capsys, *asked)
+    else:
+        assert out(capsys, *asked)
+
+
 def test_width_that_no_recipe_divides_is_refused(config, measurements, capsys):
     config.write_text(json.dumps(CONFIG | {"intermediate_size": 8200}))
     line = refused(capsys, str(config), *AT, str(measurements))
