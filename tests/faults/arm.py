@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.recipes.adapter import ConvertedModel
 from fp8parity.records.cell import CONTROL_RECIPE
 from fp8parity.training import loop, step, variants
@@ -122,11 +124,33 @@ def without_residual(module: Any) -> None:
     block.forward = lambda x, rope: (y := block.attention(block.attention_norm(x), rope)) + block.mlp(block.mlp_norm(y))
 
 
+def angles_in_bf16(module: Any) -> None:
+    """RoPE computes its angles in BF16."""
+    exact = rotary.angles
+
+    def rope(length: int, device: torch.device) -> Tensor:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(rotary, "angles", lambda *args: exact(*args).bfloat16().double())
+            return rotary.rotations(module.config.rope_base, module.config.head_dim, length, device)
+
+    module.rope = rope
+
+
 def rope_of(base: float) -> Callable[[Any], None]:
     def change(module: Any) -> None:
         module.rope = lambda length, device: rotary.rotations(base, module.config.head_dim, length, device)
 
     return change
+
+
+def _quantized_in_training(real: Callable[[Tensor], Tensor], linear: EmulatedLinear, x: Tensor) -> Tensor:
+    return real(x) if torch.is_grad_enabled() else F.linear(x, linear.weight, linear.bias)
+
+
+def unquantized_validation(module: Any) -> None:
+    """Without gradients, quantized linears compute in BF16."""
+    for linear in (m for m in module.modules() if isinstance(m, EmulatedLinear)):
+        linear.forward = partial(_quantized_in_training, linear.forward, linear)  # type: ignore[method-assign]
 
 
 def exact_gelu(module: Any) -> None:
@@ -229,31 +253,55 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "logits capped at 30": (
         of_output("lm_head", lambda y: 30 * torch.tanh(y / 30)), "linear gain @ lm_head", "stays in BF16",
     ),
+    "validation without quantization": (
+        converted(unquantized_validation), f"validation fprop sqnr @ {BLOCK}.attention.q_proj", "validation",
+    ),
     "every second batch of the validation": (half_validated, "validation batches @ all steps", "each batch once"),
     "reported loss a thousandth low": (stepped(half_reported), "reported loss gap @ all steps", "reports another loss"),
     "gradient of the last norm a tenth small": (
         of_gradient("norm.weight", lambda g: g * 0.9), "parameter gradient gain @ norm.weight", GRADIENT,
     ),
 }  # fmt: skip
-FAULTS = {
-    name: Fault(
-        Kind.FRAMEWORK,
-        plant,
-        (Finding(Canary(recipe=RECIPES[i % len(RECIPES)], model="nano"), place, Blame.RECIPE, cause=cause),),
-    )
-    for i, (name, (plant, place, cause)) in enumerate(TABLE.items())
-} | {
-    "second moment of another beta in both arms": Fault(
-        Kind.FRAMEWORK,
-        models.optimizer(betas=(0.9, 0.93)),
-        (
-            Finding(
-                BothArms(recipe="te-current", model="nano"),
-                "update sqnr @ embedding.weight",
-                Blame.FRAMEWORK,
-                cause="betas",
-                words="BF16 changed: its canary fails, first in update ",
+FAULTS = (
+    {
+        name: Fault(
+            Kind.FRAMEWORK,
+            plant,
+            (Finding(Canary(recipe=RECIPES[i % len(RECIPES)], model="nano"), place, Blame.RECIPE, cause=cause),),
+        )
+        for i, (name, (plant, place, cause)) in enumerate(TABLE.items())
+    }
+    | {
+        name: Fault(
+            Kind.FRAMEWORK,
+            converted(change),
+            (
+                Finding(
+                    Canary(recipe="te-current", model="micro"),
+                    f"input sqnr @ {BLOCK}.attention.o_proj",
+                    Blame.RECIPE,
+                    cause="attention",
+                ),
             ),
-        ),
-    )
-}
+        )
+        for name, change in {
+            "positions of a base 5% larger": rope_of(10_500.0),
+            "angles of positions in BF16": angles_in_bf16,
+        }.items()
+    }
+    | {
+        "second moment of another beta in both arms": Fault(
+            Kind.FRAMEWORK,
+            models.optimizer(betas=(0.9, 0.93)),
+            (
+                Finding(
+                    BothArms(recipe="te-current", model="nano"),
+                    "update sqnr @ embedding.weight",
+                    Blame.FRAMEWORK,
+                    cause="betas",
+                    words="BF16 changed: its canary fails, first in update ",
+                ),
+            ),
+        )
+    }
+)

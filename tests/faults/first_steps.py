@@ -6,11 +6,9 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from fp8parity.numerics.emulation import EmulatedLinear
-from fp8parity.workload import rotary
 from torch import Tensor, nn
 
 from faults import arm
@@ -33,21 +31,6 @@ def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Plant:
 def _first(recipe: str, plant: Plant, words: Words, source: str = "made up") -> Fault:
     finding = Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words)
     return Fault(Kind.RECIPE, plant, (finding,), source)
-
-
-def angles_in_bf16(patch: pytest.MonkeyPatch) -> None:
-    """RoPE computes its angles in BF16, for a quantized model alone."""
-    exact = rotary.angles
-
-    def rotations(module: Any) -> None:
-        def rope(length: int, device: torch.device) -> Tensor:
-            with pytest.MonkeyPatch.context() as inner:
-                inner.setattr(rotary, "angles", lambda *args: exact(*args).bfloat16().double())
-                return rotary.rotations(module.config.rope_base, module.config.head_dim, length, device)
-
-        module.rope = rope
-
-    arm.converted(rotations)(patch)
 
 
 def with_z_loss(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
@@ -97,7 +80,7 @@ FAULTS = {
         arm.converted(lambda model: model.embedding.weight.register_hook(lambda g: g * 1.02)),
         "first gradient of embedding.weight, step 0, seed 0: 1.0",
     ),
-    "RoPE angles in BF16": _sound_runs("te-current", angles_in_bf16),
+    "RoPE angles in BF16": _sound_runs("te-current", arm.converted(arm.angles_in_bf16)),
     "RoPE base of 10,500": _sound_runs("te-block", arm.converted(arm.rope_of(10_500.0))),
     "z-loss of 1e-4": _sound_runs("te-current", arm.stepped(lambda real, *args: real(*args[:4], with_z_loss))),
     "softmax in BF16": _sound_runs("te-current", arm.converted(softmax_in_bf16)),
