@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -53,8 +52,6 @@ def test_first_gradients_without_a_fault_are_green(look: FirstGradients):
 
 
 def test_the_catalogue_is_whole():
-    page = (Path(__file__).parents[1] / "lab/docs/evidence/faults.md").read_text()
-    assert f"\n{len(CATALOGUE)} faults, {sum(len(f.seen) for f in CATALOGUE)} findings." in page
     assert [name for name, n in Counter(f.name for f in CATALOGUE).items() if n > 1] == []
     assert {f.kind for f in CATALOGUE} == set(Kind)
     assert all(f.source and f.seen for f in CATALOGUE)
