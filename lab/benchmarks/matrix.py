@@ -414,7 +414,7 @@ def page() -> str:
     alone = {c: [fault for fault, seen in red.items() if seen == {c}] for c in CHECKS}
     ruled = {r.fault for r in rows if r.rules}
     held = Counter(r.check for r in rows if r.numbers and r.fault not in ruled)
-    first = Counter(min(seen, key=seconds.__getitem__) for seen in red.values())
+    first = Counter(min(sorted(seen), key=seconds.__getitem__) for seen in red.values())
     return PAGE.format(
         faults=len(everything),
         pairs=len(rows),
