@@ -7,6 +7,7 @@ import paired
 import pytest
 import two_sides
 from fp8parity.judging import tolerances
+from fp8parity.judging.evaluate import evaluate
 from fp8parity.judging.policy import LossRow
 from fp8parity.judging.quantities import QUANTITIES, BetweenSets, Quantity, step_band, trend
 from fp8parity.judging.references.loss import Golden
@@ -14,8 +15,10 @@ from fp8parity.judging.stats import Prior
 from fp8parity.judging.table import Allowed
 from fp8parity.judging.verdict import Verdict
 from fp8parity.records.schema import Trajectory
+from fp8parity.records.storage import load_records
 from narrowed import some
 from paired import ROW, SEEDS, STEPS, Make, judged
+from sessions import GOLDEN, stored
 
 
 @pytest.fixture
@@ -145,6 +148,27 @@ def test_otherwise_it_passes(shallow_run, fell, entropies):
     assert (
         verdict(shallow_run, WITHOUT_CONTEXT.model_copy(update={"min_loss_drop": fell}), **entropies).status == "pass"
     )
+
+
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "pass"), (1.003, "fail"), (0.997, "fail")])
+def test_a_seed_far_from_its_sound_runs_is_red_inside_a_wide_margin(factor, status):
+    """te-delayed at 1b: its gap is +0.09% to +0.83% by seed, and the margin of the mean 1.5%."""
+    goldens, policy = stored()
+    found = [r for r in load_records(GOLDEN / "records/h200.zip") if isinstance(r, Trajectory) and r.cell.model == "1b"]
+    runs = [r for r in found if r.cell.is_control or (r.cell.recipe, r.cell.execution) == ("te-delayed", "native")]
+    off = [
+        r
+        if r.cell.is_control
+        else r.model_copy(update={"loss": [*r.loss[: -r.tail], *(x * factor for x in r.loss[-r.tail :])]})
+        for r in runs
+    ]
+    [machine] = evaluate(off, goldens, policy)
+    [verdict] = [v for v in machine.verdicts if not v.cell.is_control]
+    assert verdict.status == status, verdict.message()
+    assert [abs(r.value - (r.low + r.high) / 2) < 0.0005 for r in verdict.rows if r.metric == "seed gap"] == [
+        factor == 1
+    ] * 3
+    assert verdict.loss and (verdict.loss.blame == "the recipe changed, not the framework") == (factor != 1)
 
 
 class TestPlugin:
