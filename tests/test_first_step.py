@@ -164,6 +164,12 @@ def probes(early: float, late: float, worst: float | None = None) -> list[Probed
     ]
 
 
+def between(sqnr: float) -> list[Probed]:
+    """Probes of a run that was sound at its early and its last step."""
+    early, late = probes(25.0, 24.0)
+    return [early, Probed(step=80, sqnr=sqnr, worst=20.0, where="a.weight"), late]
+
+
 def probed_verdict(run, golden, found: list[Probed], thresholds: Sequence[Threshold] = MEASURED, **changes: object):
     """The verdict on three seeds; the second has these probes."""
     given = [{"probes": probes(25.0, 21.0)} if seed != 1 else {"probes": found} | changes for seed in SEEDS]
@@ -178,6 +184,8 @@ def probed_verdict(run, golden, found: list[Probed], thresholds: Sequence[Thresh
         (probes(25.0, 28.1), "gradient sqnr rise, step 159, seed 1: 3.1 dB is above [-15, 3]", 3.1),
         (probes(25.0, inf), "quantization stopped during the run", inf),
         (probes(inf, 25.0), "gradient sqnr rise, step 159, seed 1: -inf dB is below [-15, 3]", -inf),
+        (between(25.0), None, None),
+        (between(inf), "gradient sqnr rise, step 80, seed 1: inf dB is above [-15, 3]", inf),
         (probes(25.0, 10.0), None, None),
         (probes(25.0, 9.9), "seed 1: -15.1 dB is below", -15.1),
         (probes(25.0, nan, 20.0), "nan dB is not in", nan),
