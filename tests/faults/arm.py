@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from fp8parity.numerics.emulation import EmulatedLinear
 from fp8parity.recipes.adapter import ConvertedModel
 from fp8parity.records.cell import CONTROL_RECIPE
 from fp8parity.training import loop, step, variants
@@ -175,6 +176,15 @@ def half_validated(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "validate", lambda made, loss, batches, device: real(made, loss, batches[::2], device))
 
 
+def plain_validation(patch: pytest.MonkeyPatch) -> None:
+    real = EmulatedLinear.forward
+    patch.setattr(
+        EmulatedLinear,
+        "forward",
+        lambda self, x: real(self, x) if torch.is_grad_enabled() else F.linear(x, self.weight, self.bias),
+    )
+
+
 UPDATE = "update gain @ embedding.weight"
 GRADIENT, LINEAR, LOSS = "the gradient of this parameter", "the quantized linear", "another function of the logits"
 MODULE = "this module computes another function of its input"
@@ -233,6 +243,9 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
     "reported loss a thousandth low": (stepped(half_reported), "reported loss gap @ all steps", "reports another loss"),
     "gradient of the last norm a tenth small": (
         of_gradient("norm.weight", lambda g: g * 0.9), "parameter gradient gain @ norm.weight", GRADIENT,
+    ),
+    "validation without quantization": (
+        plain_validation, f"validation fprop sqnr @ {BLOCK}.attention.q_proj", "does not quantize",
     ),
 }  # fmt: skip
 FAULTS = {
