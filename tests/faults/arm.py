@@ -262,46 +262,25 @@ TABLE: dict[str, tuple[Variant | Plant, str, str]] = {
         of_gradient("norm.weight", lambda g: g * 0.9), "parameter gradient gain @ norm.weight", GRADIENT,
     ),
 }  # fmt: skip
-FAULTS = (
-    {
-        name: Fault(
-            Kind.FRAMEWORK,
-            plant,
-            (Finding(Canary(recipe=RECIPES[i % len(RECIPES)], model="nano"), place, Blame.RECIPE, cause=cause),),
-        )
-        for i, (name, (plant, place, cause)) in enumerate(TABLE.items())
-    }
-    | {
-        name: Fault(
-            Kind.FRAMEWORK,
-            converted(change),
-            (
-                Finding(
-                    Canary(recipe="te-current", model="micro"),
-                    f"input sqnr @ {BLOCK}.attention.o_proj",
-                    Blame.RECIPE,
-                    cause="attention",
-                ),
+FAULTS = {
+    name: Fault(
+        Kind.FRAMEWORK,
+        plant,
+        (Finding(Canary(recipe=RECIPES[i % len(RECIPES)], model="nano"), place, Blame.RECIPE, cause=cause),),
+    )
+    for i, (name, (plant, place, cause)) in enumerate(TABLE.items())
+} | {
+    "second moment of another beta in both arms": Fault(
+        Kind.FRAMEWORK,
+        models.optimizer(betas=(0.9, 0.93)),
+        (
+            Finding(
+                BothArms(recipe="te-current", model="nano"),
+                "update sqnr @ embedding.weight",
+                Blame.FRAMEWORK,
+                cause="betas",
+                words="BF16 changed: its canary fails, first in update ",
             ),
-        )
-        for name, change in {
-            "positions of a base 5% larger": rope_of(10_500.0),
-            "angles of positions in BF16": angles_in_bf16,
-        }.items()
-    }
-    | {
-        "second moment of another beta in both arms": Fault(
-            Kind.FRAMEWORK,
-            models.optimizer(betas=(0.9, 0.93)),
-            (
-                Finding(
-                    BothArms(recipe="te-current", model="nano"),
-                    "update sqnr @ embedding.weight",
-                    Blame.FRAMEWORK,
-                    cause="betas",
-                    words="BF16 changed: its canary fails, first in update ",
-                ),
-            ),
-        )
-    }
-)
+        ),
+    )
+}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from faults import arm
 from faults.fault import Blame, Fault, Finding, Kind, Words
+from faults.looks import Canary
 from faults.plants import Plant
 from faults.runs import FirstGradients
 
@@ -59,11 +60,17 @@ def once_in_bf16(name: str) -> Callable[[Any], None]:
     return change
 
 
-def _sound_runs(recipe: str, plant: Plant, source: str = "made up") -> Fault:
+def _sound_runs(recipe: str, plant: Plant, *others: Finding) -> Fault:
     """The ratios of norms are inside their rules, and the golden's sound runs are far away."""
     look = FirstGradients(recipe, "micro", (0, 1, 2))
     words = ("first gradients from sound runs, most in ", "gap to BF16 away from those of sound runs")
-    return Fault(Kind.RECIPE, plant, (Finding(look, "first step", Blame.RECIPE, words=words),), source)
+    return Fault(Kind.RECIPE, plant, (Finding(look, "first step", Blame.RECIPE, words=words), *others))
+
+
+def _attention(recipe: str, plant: Plant) -> Fault:
+    """The canary sees the attention between linears, too."""
+    place = "input sqnr @ layers.0.attention.o_proj"
+    return _sound_runs(recipe, plant, Finding(Canary(recipe=recipe), place, Blame.RECIPE, cause="attention"))
 
 
 OUTSIDE = "is below [0.96, 1.03]"
@@ -80,10 +87,10 @@ FAULTS = {
         arm.converted(lambda model: model.embedding.weight.register_hook(lambda g: g * 1.02)),
         "first gradient of embedding.weight, step 0, seed 0: 1.0",
     ),
-    "RoPE angles in BF16": _sound_runs("te-current", arm.converted(arm.angles_in_bf16)),
-    "RoPE base of 10,500": _sound_runs("te-block", arm.converted(arm.rope_of(10_500.0))),
+    "RoPE angles in BF16": _attention("te-current", arm.converted(arm.angles_in_bf16)),
+    "RoPE base of 10,500": _attention("te-block", arm.converted(arm.rope_of(10_500.0))),
     "z-loss of 1e-4": _sound_runs("te-current", arm.stepped(lambda real, *args: real(*args[:4], with_z_loss))),
-    "softmax in BF16": _sound_runs("te-current", arm.converted(softmax_in_bf16)),
+    "softmax in BF16": _attention("te-current", arm.converted(softmax_in_bf16)),
     **{
         f"one linear in BF16 for one microbatch of {recipe}": _sound_runs(recipe, arm.converted(once_in_bf16(name)))
         for recipe, name in (("te-block", "layers.0.mlp.up_proj"), ("te-delayed", "layers.0.attention.q_proj"))
