@@ -82,8 +82,12 @@ def validated(*factors: float) -> list[AnyRecord]:
 
 def probed(early: float, late: float, worst: float = 20.0) -> list[AnyRecord]:
     """The gradients of the recipe have these SQNRs."""
-    probes = [Probed(step=10, sqnr=early, worst=20, where="a"), Probed(step=159, sqnr=late, worst=worst, where="b")]
-    return recipes(lambda r: {"probes": probes})
+
+    def change(r: Trajectory) -> dict[str, Any]:
+        last = Probed(step=r.steps - 1, sqnr=late, worst=worst, where="b")
+        return {"probes": [Probed(step=10, sqnr=early, worst=20, where="a"), last]}
+
+    return recipes(change)
 
 
 def near(share: float) -> list[AnyRecord]:

@@ -126,7 +126,7 @@ def test_a_killed_run_goes_on_to_the_bit(interrupted, of, variant):
         found = trajectory(going_on(interrupted), of, 0, variant)
     assert steps == list(range(SAVED, 12))
     assert differing(found, uninterrupted(interrupted, of, variant)) == []
-    assert len(found.probes) == (2 if of == DELAYED else 0)
+    assert len(found.probes) == (3 if of == DELAYED else 0)
     assert not path.exists()
 
 
