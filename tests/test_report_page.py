@@ -98,7 +98,7 @@ class TestPage:
         cells = re.findall(r'<h3 id="cell-[^"]*">([^:]*):', open_text)
         assert sorted(cells) == ["te-current native, mini", "te-nvfp4 native, mini"]
         assert len(re.findall(r'<h3 id="cell-', RENDERERS[".html"](faulty))) == len(faulty.rows) == 8
-        assert open_text.count("<pre") == len(faulty.failures) == 2
+        assert all(f"<h3>{v.title}</h3>" in open_text for v in faulty.red) and len(faulty.red) == 2
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +149,7 @@ def test_the_table_of_a_gate_fits(report, width):
     lines = text.splitlines()
     assert max(map(len, lines)) <= width
     assert lines[0].split()[:3] == ["verdict", "gap", "to"]
-    assert ("seeds" in lines[0]) == (width == 120)
+    assert "margin" in lines[0] and "seeds" in lines[0]
     rows = lines[1 : 1 + len(report.rows)]
     assert [row.split()[0] for row in rows] == [r.status for r in report.rows]
     assert all(r.gap in row and r.recipe in row for r, row in zip(report.rows, rows, strict=True))
