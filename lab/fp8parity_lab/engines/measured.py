@@ -1,70 +1,69 @@
-"""Compute each recipe once as trainer and once by engine, and compare all pairs."""
+"""Score the sequences of a checkpoint with each recipe, once as trainer and once by engine."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from fp8parity.checks.gradients import made_once
 from fp8parity.recipes import Recipe
+from fp8parity.recipes.conversion import control
 from fp8parity.recipes.registry import RECIPES, matching, skip_reason
-from fp8parity.records.cell import CONTROL_RECIPE, Execution
+from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_CORPUS, Execution
 from fp8parity.training.hardware import reset_state
+from fp8parity.training.loop import microbatches
+from fp8parity.training.optimizer import MasterWeightOptimizer
+from fp8parity.training.step import update
+from fp8parity.workload import corpus, models
+from fp8parity.workload.dimensions import Routing
 from fp8parity.workload.presets import Preset
 from torch import Tensor
 
-from fp8parity_lab.engines import checkpoint
-from fp8parity_lab.engines.checkpoint import Plan, as_scores, key
 from fp8parity_lab.engines.models import (
-    ENGINE,
     VARIANTS,
     FolderSubject,
     OwnSubject,
     Subject,
     calibrated,
     engine_scores,
+    sampled,
     trainer_scores,
 )
-from fp8parity_lab.engines.scores import Numbers, Scores, difference, numbers
+from fp8parity_lab.engines.scores import Scores
 from fp8parity_lab.executions import first_runnable
 
-TRAINER = "trainer"
+TRAINER, INITIAL, BEFORE, LAST = "trainer", "initial", "before", "last"
+"""A way to score next to ``VARIANTS``; and the states of a training: the first, one step before the last, the last."""
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Plan:
+    """What is scored: ``sequences`` of ``length`` tokens, of which ``prompt`` are given, after ``steps`` of BF16."""
+
+    steps: int
+    sequences: int
+    prompt: int
+    length: int
+    seed: int
+    device: torch.device
+    folder: Path = field(repr=False)
+
+
+class Chosen(NamedTuple):
     """The recipes that run here with their executions, BF16 first, and why others do not."""
 
     runs: Mapping[str, tuple[Recipe, Execution]]
     not_run: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Found:
-    """Log-probabilities by recipe and by TRAINER or a name of ``VARIANTS``."""
-
-    scores: Mapping[str, Mapping[str, Scores]]
-
-    def pairs(self) -> dict[tuple[str, str], Numbers]:
-        """Return the numbers of each (trainer's recipe, engine's recipe)."""
-        return {(a, b): self.pair(a, b, ENGINE) for a in self.scores for b in self.scores}
-
-    def variants(self) -> dict[tuple[str, str], Numbers]:
-        """Return the numbers of each recipe with itself by variant of the engine."""
-        return {(recipe, name): self.pair(recipe, recipe, name) for recipe in self.scores for name in VARIANTS}
-
-    def pair(self, trainer: str, engine: str, variant: str) -> Numbers:
-        return numbers(difference(self.scores[trainer][TRAINER], self.scores[engine][variant]))
-
-
 def chosen(patterns: Sequence[str], execution: Execution | None, capability: tuple[int, int] | None) -> Chosen:
     """Choose the recipes of patterns, by default all of the catalogue."""
-    runs, not_run = {CONTROL_RECIPE: (RECIPES[CONTROL_RECIPE], Execution.NATIVE)}, {}
-    for recipe in matching(patterns or ["*"]):
-        if recipe.name == CONTROL_RECIPE:
-            continue
+    runs, not_run = {CONTROL_RECIPE: (RECIPES[CONTROL_RECIPE], Execution.NATIVE)}, dict[str, str]()
+    for recipe in [r for r in matching(patterns or ["*"]) if r.name != CONTROL_RECIPE]:
         own = execution or first_runnable(recipe, capability) or Execution.EMULATED
         if why := skip_reason(recipe, own, capability):
             not_run[recipe.name] = why
@@ -73,44 +72,82 @@ def chosen(patterns: Sequence[str], execution: Execution | None, capability: tup
     return Chosen(runs, not_run)
 
 
-def own_subject(preset: Preset, plan: Plan, device: torch.device, folder: Path) -> OwnSubject:
-    """Return a model of this project at the end of the plan's steps."""
-    config = checkpoint.free(preset.model)
-    states = checkpoint.trained(config, preset.schedule, plan, device, folder)
-    return OwnSubject(config, states[checkpoint.LAST], device)
+def key(*parts: object) -> str:
+    """Return a short name of what was computed, and by which torch."""
+    return hashlib.sha256(repr((*parts, torch.__version__)).encode()).hexdigest()[:16]
+
+
+def states(preset: Preset, plan: Plan) -> Mapping[str, OwnSubject]:
+    """Train in BF16 for the plan's steps, once for a folder. Return the model at INITIAL, BEFORE and LAST.
+
+    Its router chooses, because a fixed choice depends on a token's place in the batch.
+    """
+    config, schedule = preset.model, preset.schedule
+    config = replace(config, experts=config.experts and replace(config.experts, routing=Routing.FREE))
+    if not 2 <= plan.steps <= schedule.steps:
+        raise ValueError(f"--steps {plan.steps}: the schedule of {config.name} has 2 to {schedule.steps}")
+
+    def train() -> dict[str, Tensor]:
+        converted = control(models.build(config, plan.seed, device=plan.device))
+        optimizer, kept = MasterWeightOptimizer(converted, schedule), dict[str, Tensor]()
+        for step in range(plan.steps + 1):
+            state = {0: INITIAL, plan.steps - 1: BEFORE, plan.steps: LAST}.get(step)
+            if state:
+                weights = converted.model.named_parameters()
+                kept |= {f"{state}/{name}": p.detach().to("cpu", copy=True) for name, p in weights}
+            if state != LAST:
+                optimizer.set_lr(schedule.lr_at(step))
+                data = microbatches(corpus.load(DEFAULT_CORPUS), schedule, plan.seed, step, plan.device)
+                update(converted, optimizer, schedule, data)
+        return kept
+
+    found = made_once(plan.folder, f"weights-{key(config, schedule, plan.steps, plan.seed, plan.device)}", train)
+    parts = {
+        s: {n.partition("/")[2]: w for n, w in found.items() if n.startswith(f"{s}/")} for s in (INITIAL, BEFORE, LAST)
+    }
+    return {state: OwnSubject(config, weights, plan.device) for state, weights in parts.items()}
+
+
+def sequences(subject: Subject, plan: Plan) -> Tensor:
+    """Return sequences [B, length] that the checkpoint writes in BF16, once for a folder.
+
+    A model of this project begins with held-out text, a folder's model with its first token alone.
+    """
+
+    def make() -> dict[str, Tensor]:
+        plain = subject.build(RECIPES[CONTROL_RECIPE], Execution.NATIVE)
+        if isinstance(subject, FolderSubject):
+            prompts = torch.full((plan.sequences, 1), plain.model.config.bos_token_id or 0)  # type: ignore[union-attr,arg-type]
+        else:
+            prompts = corpus.load(DEFAULT_CORPUS).held_out(plan.sequences, plan.prompt)[0]
+        return {"ids": sampled(subject, plain, prompts.to(plan.device), plan.length, plan.seed)}
+
+    ids = made_once(plan.folder, f"sequences-{key(subject.identity, plan)}", make)["ids"]
+    return ids.to(plan.device)
+
+
+def as_scores(ids: Tensor, plan: Plan, found: Tensor) -> Scores:
+    """Return what was computed [2, B, n] as scores of the tokens after the prompt."""
+    logprobs, top = found.numpy()
+    return Scores(list(ids[:, plan.prompt :].cpu().numpy()), list(logprobs), list(top))
 
 
 def measure(
-    subject: Subject, plan: Plan, recipes: Chosen, device: torch.device, folder: Path, begin: Callable[[str], None]
-) -> Found:
-    """Return the scores of all recipes. What is in the folder is not computed again."""
-    name = key(subject.identity, plan, device.type)
-    ids = checkpoint.sequences(subject, plan, device, folder, name)
-    found = {}
+    subject: Subject, plan: Plan, recipes: Chosen, begin: Callable[[str], None]
+) -> Mapping[str, Mapping[str, Scores]]:
+    """Return scores by recipe and way. What the folder has is not computed again."""
+    ids, found = sequences(subject, plan), dict[str, Mapping[str, Scores]]()
     for recipe, execution in recipes.runs.values():
         begin(f"{recipe.name} {execution}")
-        kept = made_once(
-            folder,
-            f"scores-{key(name, recipe, execution)}",
-            lambda r=recipe, e=execution: _scores(subject, r, e, ids, plan),  # type: ignore[misc]  # mypy infers no defaults
-        )
-        found[recipe.name] = {
-            way: as_scores(ids, plan.prompt, {n: kept[f"{way}/{n}"] for n in ("logprobs", "top")})
-            for way in (TRAINER, *VARIANTS)
-        }
-    return Found(found)
 
+        def make(recipe: Recipe = recipe, execution: Execution = execution) -> dict[str, Tensor]:
+            converted = calibrated(subject, subject.build(recipe, execution), ids)
+            ways = {TRAINER: trainer_scores(subject, converted, ids, plan.prompt)}
+            return ways | {n: engine_scores(subject, converted, ids, plan.prompt, e) for n, e in VARIANTS.items()}
 
-def _scores(subject: Subject, recipe: Recipe, execution: Execution, ids: Tensor, plan: Plan) -> dict[str, Tensor]:
-    try:
-        converted = calibrated(subject, subject.build(recipe, execution), ids)
-        ways = {TRAINER: trainer_scores(subject, converted, ids, plan.prompt)}
-        ways |= {way: engine_scores(subject, converted, ids, plan.prompt, engine) for way, engine in VARIANTS.items()}
-    finally:
-        reset_state()
-    return {f"{way}/{name}": tensor for way, found in ways.items() for name, tensor in found.items()}
-
-
-def subject_of(hf: Path | None, preset: Preset, plan: Plan, device: torch.device, folder: Path) -> Subject:
-    """Return the model of a Hugging Face folder, or else of a preset."""
-    return FolderSubject(hf, device) if hf else own_subject(preset, plan, device, folder)
+        try:
+            kept = made_once(plan.folder, f"scores-{key(subject.identity, plan, recipe, execution)}", make)
+        finally:
+            reset_state()
+        found[recipe.name] = {way: as_scores(ids, plan, kept[way]) for way in (TRAINER, *VARIANTS)}
+    return found

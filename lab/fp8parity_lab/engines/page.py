@@ -1,22 +1,20 @@
-"""The tables and the page of trainers and engines."""
+"""The tables of ``fp8parity engines``, and their page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fp8parity.records.cell import CONTROL_RECIPE
 from fp8parity.report import render
 from fp8parity.report.blocks import Block, Document, Facts, Headline, Paragraph, Section, Table, Tone
 
-from fp8parity_lab.engines.scores import FLIPS, K3, MEAN, NAMES, OUTSIDE, P99, Number, Numbers
+from fp8parity_lab.engines.scores import FLIPS, K3, MEAN, NAMES, OFF_10, OFF_20, P99, Compared, Number, Numbers, Trend
 
 UNITS = {MEAN: ("|d|, mnat", 1e3), P99: ("p99", 1e3), K3: ("k3, unat", 1e6)}
-UNITS |= {OUTSIDE[0]: ("off 10%", 100), OUTSIDE[1]: ("off 20%", 100), FLIPS: ("flips", 100)}
+UNITS |= {OFF_10: ("off 10%", 1e2), OFF_20: ("off 20%", 1e2), FLIPS: ("flips", 1e2)}
 """The head of a number's column, and what it is multiplied by."""
-WITH_INTERVAL = (MEAN, K3)
-"""The numbers that are printed with their intervals. The page has those of all."""
 ABOUT = (
     "d is the trainer's log-probability of a token minus the engine's, in nats. |d|: mean and 99th percentile, in "
     "1e-3 nats; k3: the mean of exp(d) - 1 - d, in 1e-6 nats; off 10% and 20%: the percentage of importance ratios "
@@ -28,18 +26,36 @@ VARIANTS_ARE = (
     "one: batch, whole sequences in batches of 32 in another order; attention, in FP32 without a fused kernel; "
     "chunks, a KV cache filled 16 tokens at a time; decode, token by token after the prompt. 0: equal to the bit."
 )
-
+INVARIANCE_IS = (
+    "A row's result in a batch against the row alone, whose other rows are zero: equal to the bit, or the least SQNR "
+    "of 8 rows. For wgrad it is the row's contribution: the other rows' output gradients are zero."
+)
 Pairs = Mapping[tuple[str, str], Numbers]
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """What ``engines matrix`` found: pairs by (trainer, engine), and by (recipe, variant of the engine)."""
+class EnginePage:
+    """A page: a sentence, facts, sections, and the numbers for programs."""
 
-    pairs: Pairs
-    variants: Pairs
+    headline: Headline
     facts: Mapping[str, str]
-    not_run: Mapping[str, str]
+    sections: Sequence[Section]
+    data: Mapping[str, Any]
+    notes: Sequence[str] = ()
+
+
+def document(page: EnginePage) -> Document:
+    """Make the blocks of a page."""
+    header: list[Block] = [page.headline, Facts(list(page.facts.items())), *map(Paragraph, page.notes)]
+    return Document("Trainer and engine", "Trainer and engine", header, page.sections)
+
+
+def as_json(page: EnginePage) -> str:
+    """Render the facts and numbers as JSON."""
+    return render.as_json({"facts": dict(page.facts), "notes": list(page.notes), **page.data})
+
+
+RENDERERS = render.renderers(document, as_json)
 
 
 def digits(value: float) -> str:
@@ -54,60 +70,55 @@ def shown(name: str, number: Number, interval: bool = True) -> str:
     return f"{value} [{low}, {high}]" if interval else value
 
 
-def table(first: str, rows: Mapping[str, Numbers], title: str = "", every: bool = False) -> Table:
+def table(first: str, rows: Mapping[str, Numbers], title: str = "", intervals: Sequence[str] = NAMES) -> Table:
     """Return the numbers of pairs, one a row."""
     names = [n for n in NAMES if n in next(iter(rows.values())).found]
-    made = [(label, *(shown(n, of.found[n], every or n in WITH_INTERVAL) for n in names)) for label, of in rows.items()]
+    made = [(label, *(shown(n, of.found[n], n in intervals) for n in names)) for label, of in rows.items()]
     return Table(title, (first, *(UNITS[n][0] for n in names)), made, numbers=1)
 
 
-def tables(pairs: Pairs, every: bool = False) -> list[Table]:
+def tables(pairs: Pairs, intervals: Sequence[str] = NAMES) -> list[Table]:
     """Return a table of engines for each trainer."""
-    trainers = dict.fromkeys(trainer for trainer, _ in pairs)
-    engines = {of: {engine: n for (trainer, engine), n in pairs.items() if trainer == of} for of in trainers}
-    return [table("engine", rows, f"trainer {of}", every) for of, rows in engines.items()]
+    rows = {of: {b: n for (a, b), n in pairs.items() if a == of} for of, _ in pairs}
+    return [table("engine", found, f"trainer {of}", intervals) for of, found in rows.items()]
 
 
-def square(pairs: Pairs, name: str, first: str = "trainer", second: str = "engine") -> Table:
+def square(pairs: Pairs, name: str, first: str, second: str) -> Table:
     """Return one number of all pairs: rows by the first name, columns by the second."""
     columns = list(dict.fromkeys(b for _, b in pairs))
     rows = [
-        (a, *(shown(name, pairs[a, b].found[name], False) for b in columns)) for a in dict.fromkeys(a for a, _ in pairs)
+        (of, *(shown(name, pairs[of, b].found[name], False) for b in columns))
+        for of in dict.fromkeys(a for a, _ in pairs)
     ]
-    return Table(f"{UNITS[name][0]} by {first} (rows) and {second}", (first, *columns), rows, numbers=1)
+    return Table(f"{UNITS[name][0]}: {first} (rows), {second}", (first, *columns), rows, numbers=1)
 
 
-def printed(found: Matrix) -> list[Block]:
-    """Return the blocks for a terminal of 80 columns."""
-    blocks = [block for made in tables(found.pairs) for block in (Paragraph(f"\n{made.title}"), made)]
-    return [*blocks, Paragraph(f"\n{ABOUT}"), *_left_out(found)]
-
-
-def _left_out(found: Matrix) -> list[Block]:
-    return [Paragraph(f"Not run: {name} {why}.") for name, why in found.not_run.items()]
-
-
-def document(found: Matrix) -> Document:
-    """Make the page."""
-    base = found.pairs[CONTROL_RECIPE, CONTROL_RECIPE].found
+def matrix(pairs: Pairs, variants: Pairs, facts: Mapping[str, str], not_run: Mapping[str, str]) -> EnginePage:
+    """Return the page of all pairs. The first one is the baseline."""
+    base = next(iter(pairs.values())).found
     text = f"BF16 against itself: mean |d| {shown(MEAN, base[MEAN])} mnat, k3 {shown(K3, base[K3])} unat"
-    facts: list[Block] = [Headline(text, Tone.PLAIN), Facts(list(found.facts.items())), *_left_out(found)]
-    squares = [square(found.pairs, name) for name in (MEAN, K3, OUTSIDE[0])]
-    variants = square(found.variants, MEAN, "recipe", "variant")
+    squares = [square(pairs, name, "trainer", "engine") for name in (MEAN, K3, OFF_10)]
+    parts = square(variants, MEAN, "recipe", "variant")
     sections = [
         Section("matrix", "Trainer x engine", [Paragraph(ABOUT), *squares]),
-        Section("variants", "What of the engine differs", [Paragraph(VARIANTS_ARE), variants]),
-        Section("pairs", "All numbers with their intervals", tables(found.pairs, every=True)),
+        Section("variants", "What of the engine differs", [Paragraph(VARIANTS_ARE), parts]),
+        Section("pairs", "All numbers with their intervals", tables(pairs)),
     ]
-    return Document("Trainer and engine", "Trainer and engine", facts, sections)
+    data = {
+        "pairs": [{"trainer": a, "engine": b} | plain(of) for (a, b), of in pairs.items()],
+        "variants": [{"recipe": a, "variant": b} | plain(of) for (a, b), of in variants.items()],
+    }
+    return EnginePage(Headline(text, Tone.PLAIN), facts, sections, data, left_out(not_run))
 
 
-def as_json(found: Matrix) -> str:
-    """Render all numbers as JSON."""
-    pairs = [{"trainer": a, "engine": b} | plain(of) for (a, b), of in found.pairs.items()]
-    variants = [{"recipe": a, "variant": b} | plain(of) for (a, b), of in found.variants.items()]
-    more = {"facts": dict(found.facts), "not run": dict(found.not_run)}
-    return render.as_json({**more, "pairs": pairs, "variants": variants})
+def printed(pairs: Pairs) -> list[Block]:
+    """Return the matrix for a terminal of 80 columns: a table a trainer, with the intervals of two numbers."""
+    return [block for made in tables(pairs, (MEAN, K3)) for block in (Paragraph(f"\n{made.title}"), made)]
+
+
+def left_out(not_run: Mapping[str, str]) -> list[str]:
+    """Say which recipes did not run."""
+    return [f"Not run: {name} {why}." for name, why in not_run.items()]
 
 
 def plain(of: Numbers) -> dict[str, Any]:
@@ -115,4 +126,45 @@ def plain(of: Numbers) -> dict[str, Any]:
     return {name: number._asdict() for name, number in of.found.items()}
 
 
-RENDERERS = render.renderers(document, as_json)
+def invariance(
+    found: Mapping[tuple[str, str], tuple[Mapping[str, float], str]], facts: Mapping[str, str], notes: Sequence[str]
+) -> EnginePage:
+    """Return the page of batch invariance: by recipe and GEMM, the dB by batch and what the scales allow."""
+    texts = {
+        of: {b: "equal" if v == math.inf else f"{v:.0f} dB" for b, v in dbs.items()} for of, (dbs, _) in found.items()
+    }
+    rows = [(*of, *texts[of].values(), theory) for of, (_, theory) in found.items()]
+    equal = sum(set(by.values()) == {"equal"} for by in texts.values())
+    made = Table("Batch invariance", ("recipe", "GEMM", *next(iter(texts.values())), "by its scales"), rows)
+    data = {"rows": [{"recipe": r, "gemm": g, "theory": found[r, g][1]} | by for (r, g), by in texts.items()]}
+    text = f"{equal} of {len(rows)} GEMMs give a row the same bits whatever is next to it."
+    section = Section("invariance", "Batch invariance", [made, Paragraph(INVARIANCE_IS)])
+    return EnginePage(Headline(text, Tone.PLAIN), facts, [section], data, notes)
+
+
+def _db(value: float) -> str:
+    return "equal" if value == math.inf else f"{value:.0f} dB"
+
+
+def judged(own: Numbers, rows: Sequence[Compared], trend: Trend | None, facts: Mapping[str, str]) -> EnginePage:
+    """Return the page of two logs. It is red above the baseline, and for a rising trend."""
+    worse = [r.name for r in rows if r.worse]
+    blocks: list[Block] = [table("pair", {"both logs": own}, intervals=(MEAN, K3))]
+    said = [f"above the baseline: {', '.join(worse)}" if worse else "no number above the baseline"] if rows else []
+    if rows:
+        cells = [
+            (UNITS[r.name][0], *(shown(r.name, x) for x in (r.number, r.baseline, r.excess)), "above" * r.worse)
+            for r in rows
+        ]
+        blocks.append(Table("Baseline", ("number", "pair", "baseline", "excess", ""), cells))
+    if trend:
+        slope = " ".join(f"{digits(1e3 * x)}" for x in trend.slope)
+        said.append(f"mean |d| is {trend.word} over {trend.steps} steps")
+        ends = f"from {digits(1e3 * trend.first)} to {digits(1e3 * trend.last)} mnat"
+        blocks.append(Paragraph(f"Mean |d| {ends}; slope (value, low, high): {slope} mnat per 100 steps."))
+    red = bool(worse or (trend and trend.word == "rising"))
+    answer = "; ".join(said) or f"mean |d| {shown(MEAN, own.found[MEAN])} mnat; no baseline, so no verdict"
+    compared = {r.name: {"baseline": r.baseline._asdict(), "excess": r.excess._asdict()} for r in rows}
+    data = {"red": red, "numbers": plain(own), "compared": compared, "trend": trend and trend._asdict()}
+    headline = Headline(f"{answer[0].upper()}{answer[1:]}.", Tone.BAD if red else Tone.GOOD if said else Tone.PLAIN)
+    return EnginePage(headline, facts, [Section("judged", "Numbers", [*blocks, Paragraph(ABOUT)])], data)
