@@ -23,7 +23,7 @@ from fp8parity_lab.engines.models import VARIANTS, FolderSubject, OwnSubject, Su
 from fp8parity_lab.engines.scores import FLIPS, K3, MEAN, OFF_10, OFF_20, P99, Numbers, Pair, Scores
 
 CPU = torch.device("cpu")
-SMALL = ("--model", "pico", "--steps", "3", "--sequences", "32", "--prompt", "8", "--length", "20", "--device", "cpu")
+SMALL = ("--model", "pico", "--steps", "3", "--sequences", "64", "--prompt", "8", "--length", "20", "--device", "cpu")
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_equal_scores_are_zero_to_the_last_bit():
 
 def test_intervals_hold_the_truth_as_often_as_they_say():
     """Sequences differ in size, so tokens alone would give intervals that are too narrow."""
-    truth = values(Pair(*drawn(0.05, 20_000, 99)).numbers())[MEAN]
+    truth = values(Pair(*drawn(0.05, 2_000, 99)).numbers())[MEAN]
     found = [Pair(*drawn(0.05, 40, n)).numbers().found[MEAN] for n in range(200)]
     assert 0.88 <= np.mean([x.low <= truth <= x.high for x in found]) <= 0.99
 
@@ -270,7 +270,7 @@ def test_matrix_begins_with_bf16_and_is_computed_once(engines, tmp_path, capsys,
 
 def test_matrix_of_a_hugging_face_folder(engines, tmp_path, capsys, eager):
     folder = qwen3(tmp_path / "qwen3")
-    sizes = ("--sequences", "32", "--prompt", "8", "--length", "20", "--device", "cpu")
+    sizes = ("--sequences", "64", "--prompt", "8", "--length", "20", "--device", "cpu")
     assert engines("matrix", "--hf", folder, *sizes, "--recipe", "te-block", "--report", "m.json") == 0
     found = json.loads((tmp_path / "m.json").read_text())
     pairs = {(p["trainer"], p["engine"]): p[MEAN]["value"] for p in found["pairs"]}
@@ -297,11 +297,10 @@ def test_wrong_arguments(engines, capsys, words, message):
 
 
 @pytest.mark.parametrize("name", [r.name for r in RECIPES.values() if not r.base])
-def test_rows_change_where_scales_see_other_rows(name, eager, monkeypatch):
-    """The theory of each GEMM is what is measured."""
+def test_rows_change_where_scales_see_other_rows(name, eager):
+    """The theory of each GEMM is what is measured. Powers of two change only what underflows, in one of a few rows."""
     if RECIPES[name].adapter == "torchao":
         pytest.importorskip("torchao")
-    monkeypatch.setattr(invariance, "DRAWS", 2)
     execution = Execution.EMULATED if name != "bf16" else Execution.NATIVE
     found = invariance.measure(RECIPES[name], execution, CPU)
     for gemm in ("fprop", "dgrad", "wgrad"):
