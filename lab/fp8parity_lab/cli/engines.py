@@ -8,21 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fp8parity.cli.common import (
-    DEVICE,
-    GLOBS,
-    NUMBER,
-    Command,
-    Exit,
-    Keywords,
-    Options,
-    finish,
-    one_of,
-    progress,
-    records_in,
-    reports,
-    write_files,
-)
+from fp8parity.cli import common
+from fp8parity.cli.common import Command, Exit, Options
 from fp8parity.did_you_mean import refuse_unknown
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.records.cell import Execution
@@ -45,10 +32,10 @@ WIDTH, SEQUENCES = 80, 32
 
 def _show(args: argparse.Namespace, made: page.EnginePage, blocks: Sequence[Block], code: int = Exit.OK) -> int:
     """Write the reports, print the sentence and blocks, and return the exit status."""
-    unwritten = write_files(reports(page.RENDERERS, *((made, path) for path in args.report)))
+    unwritten = common.write_files(common.reports(page.RENDERERS, *((made, path) for path in args.report)))
     text = terminal.text(Screen(WIDTH), *blocks, Paragraph(""), made.headline, *map(Paragraph, made.notes))
     print(text, flush=True)
-    return finish(unwritten, code)
+    return common.finish(unwritten, code)
 
 
 def _begin(args: argparse.Namespace) -> tuple[Hardware, Chosen]:
@@ -90,7 +77,7 @@ def _matrix(args: argparse.Namespace) -> int:
     with pinned_threads(torch.get_num_threads() if args.hf else presets()[args.model].schedule.threads):
         own = None if args.hf else measured.states(presets()[args.model], plan)[measured.LAST]
         subject = own or models.FolderSubject(args.hf, plan.device)
-        found = measured.measure(subject, plan, recipes, progress(len(recipes.runs)))
+        found = measured.measure(subject, plan, recipes, common.progress(len(recipes.runs)))
 
     def numbers(trainer: str, engine: str, way: str) -> scores.Numbers:
         return scores.Pair(found[trainer][measured.TRAINER], found[engine][way]).numbers()
@@ -110,7 +97,7 @@ def _invariance(args: argparse.Namespace) -> int:
     from fp8parity_lab.engines import invariance
 
     start, (hardware, recipes) = time.monotonic(), _begin(args)
-    begin, rows = progress(len(recipes.runs)), dict[tuple[str, str], tuple[Mapping[str, float], str]]()
+    begin, rows = common.progress(len(recipes.runs)), dict[tuple[str, str], tuple[Mapping[str, float], str]]()
     for recipe, execution in recipes.runs.values():
         begin(f"{recipe.name} {execution}")
         found = invariance.measure(recipe, execution, torch.device(hardware.device))
@@ -151,25 +138,25 @@ def _judge(args: argparse.Namespace) -> int:
 
 
 RECIPES: Options = {
-    "--recipe": ("recipe or pattern (repeatable; default: all)", GLOBS),
+    "--recipe": ("recipe or pattern (repeatable; default: all)", common.GLOBS),
     "--execution": (
         "native or emulated (default: the first that runs here)",
-        {"type": one_of((Execution.NATIVE, Execution.EMULATED)), "metavar": "EXECUTION"},
+        {"type": common.one_of((Execution.NATIVE, Execution.EMULATED)), "metavar": "EXECUTION"},
     ),
-    **DEVICE,
+    **common.DEVICE,
 }
 MATRIX: Options = {
     "--model": ("a model of this project (default: micro)", {"default": "micro"}),
     "--hf": ("a folder with a causal model of Hugging Face instead", {"type": Path, "metavar": "FOLDER"}),
     "--seed": ("of training and sequences (default: 0)", {"type": int, "default": 0, "metavar": "N"}),
-    "--steps": ("steps of BF16 before (default: 200)", {**NUMBER, "default": 200}),
-    "--sequences": ("default: 64", {**NUMBER, "default": 64}),
-    "--prompt": ("tokens that are given (default: 32)", {**NUMBER, "default": 32}),
-    "--length": ("tokens of a sequence (default: 128)", {**NUMBER, "default": 128}),
-    **records_in(".parity/engines", "folder of weights and scores, reused by later runs (default: {})"),
+    "--steps": ("steps of BF16 before (default: 200)", {**common.NUMBER, "default": 200}),
+    "--sequences": ("default: 64", {**common.NUMBER, "default": 64}),
+    "--prompt": ("tokens that are given (default: 32)", {**common.NUMBER, "default": 32}),
+    "--length": ("tokens of a sequence (default: 128)", {**common.NUMBER, "default": 128}),
+    **common.records_in(".parity/engines", "folder of weights and scores, reused by later runs (default: {})"),
     **RECIPES,
 }
-FORM: Keywords = {"choices": tuple(FORMS), "default": "plain"}
+FORM: common.Keywords = {"choices": tuple(FORMS), "default": "plain"}
 JUDGE: Options = {
     "trainer": ("JSON lines: token ids and log-probabilities of a sequence", {"type": Path}),
     "engine": ("the same sequences, by the engine", {"type": Path}),

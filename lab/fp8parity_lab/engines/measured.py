@@ -120,7 +120,7 @@ def sequences(subject: Subject, plan: Plan) -> Tensor:
             prompts = torch.full((plan.sequences, 1), plain.model.config.bos_token_id or 0)  # type: ignore[union-attr,arg-type]
         else:
             prompts = corpus.load(DEFAULT_CORPUS).held_out(plan.sequences, plan.prompt)[0]
-        return {"ids": sampled(subject, plain, prompts.to(plan.device), plan.length, plan.seed)}
+        return {"ids": sampled(subject, plain, prompts.to(plan.device), plan.length, plan.seed).cpu()}
 
     ids = made_once(plan.folder, f"sequences-{key(subject.identity, plan)}", make)["ids"]
     return ids.to(plan.device)
