@@ -123,14 +123,14 @@ def compare(name: str, recipe: str, plan: Plan) -> Planted:
     execution = Execution.EMULATED if get(recipe).linear.quantized else Execution.NATIVE
 
     def built(state: str) -> ConvertedModel:
-        return calibrated(found[state], found[state].build(get(recipe), execution), ids)
+        return calibrated(found[state].build(get(recipe), execution), ids)
 
     def numbers(converted: ConvertedModel, engine: Engine) -> Numbers:
         other = engine_scores(own, converted, ids, plan.prompt, engine)
         return Pair(trainer, as_scores(ids, plan, other)).numbers()
 
     sound, faulty = built(LAST), built(fault.scales)
-    trainer = as_scores(ids, plan, trainer_scores(own, sound, ids, plan.prompt, fault.temperature))
+    trainer = as_scores(ids, plan, trainer_scores(sound, ids, plan.prompt, fault.temperature))
     baseline = numbers(sound, Engine(temperature=fault.temperature))
     load(faulty.model, found[fault.weights].weights)
     with fault.plant(faulty.model):

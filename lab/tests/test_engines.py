@@ -19,7 +19,7 @@ from fp8parity.workload import models as workload
 from fp8parity.workload.presets import presets
 from fp8parity_lab.cli.engines import COMMAND
 from fp8parity_lab.engines import invariance, logs, measured, scores
-from fp8parity_lab.engines.models import VARIANTS, FolderSubject, OwnSubject, Subject
+from fp8parity_lab.engines.models import VARIANTS, FolderSubject, OwnSubject, Subject, whole
 from fp8parity_lab.engines.scores import FLIPS, K3, MEAN, OFF_10, OFF_20, P99, Numbers, Pair, Scores
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_engine_computes_what_the_trainer_computes(kind, name, tmp_path):
     with torch.no_grad(), own.engine(model, engine) as step:
         found = torch.cat([step(ids[:, a:b]) for a, b in engine.spans(19, 41)], 1)
     with torch.no_grad():
-        torch.testing.assert_close(found, own.trainer(model, ids), rtol=1e-3, atol=2e-4)
+        torch.testing.assert_close(found, whole(model, ids), rtol=1e-3, atol=2e-4)
 
 
 def test_spans_cover_prompt_in_chunks_then_single_tokens():

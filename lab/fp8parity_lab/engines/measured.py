@@ -141,8 +141,8 @@ def measure(
         begin(f"{recipe.name} {execution}")
 
         def make(recipe: Recipe = recipe, execution: Execution = execution) -> dict[str, Tensor]:
-            converted = calibrated(subject, subject.build(recipe, execution), ids)
-            ways = {TRAINER: trainer_scores(subject, converted, ids, plan.prompt)}
+            converted = calibrated(subject.build(recipe, execution), ids)
+            ways = {TRAINER: trainer_scores(converted, ids, plan.prompt)}
             return ways | {n: engine_scores(subject, converted, ids, plan.prompt, e) for n, e in VARIANTS.items()}
 
         try:

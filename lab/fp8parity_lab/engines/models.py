@@ -109,11 +109,6 @@ class OwnSubject:
         load(model, self.weights)
         return apply(model, recipe, execution, tokens=MULTIPLE)
 
-    def trainer(self, model: nn.Module, ids: Tensor) -> Tensor:
-        """Return the logits of whole sequences [B, S, vocab]."""
-        logits: Tensor = model(ids)
-        return logits
-
     @contextmanager
     def engine(self, model: nn.Module, engine: Engine) -> Iterator[Step]:
         """Give each block a KV cache in place of its attention. All else is the model's own."""
@@ -159,15 +154,11 @@ class FolderSubject:
         options = {"dtype": torch.bfloat16, "attn_implementation": "sdpa", "local_files_only": True}
         model: Any = AutoModelForCausalLM.from_pretrained(self.folder, **options)
         model.to(self.device).eval()
+        model.config.use_cache = False  # of a trainer; an engine asks for it
         head, known = model.get_output_embeddings(), hf_model.linears_of(model)
         stay = hf_model.in_bf16(known) | {name for name, m in known.items() if m is head}
         filters = (*recipe.filters, *sorted(stay - set(recipe.filters)))
         return apply(model, replace(recipe, filters=filters), execution, tokens=MULTIPLE)
-
-    def trainer(self, model: nn.Module, ids: Tensor) -> Tensor:
-        """Return the logits of whole sequences [B, S, vocab]."""
-        logits: Tensor = model(input_ids=ids, use_cache=False).logits
-        return logits
 
     @contextmanager
     def engine(self, model: nn.Module, engine: Engine) -> Iterator[Step]:
@@ -193,11 +184,18 @@ def load(model: nn.Module, weights: dict[str, Tensor]) -> None:
             parameter.copy_(weights[name])
 
 
-def calibrated(subject: Subject, converted: ConvertedModel, ids: Tensor) -> ConvertedModel:
+def whole(model: nn.Module, ids: Tensor) -> Tensor:
+    """Return the logits of whole sequences [B, S, vocab], as a trainer computes them."""
+    out: Any = model(ids)
+    logits: Tensor = out if isinstance(out, Tensor) else out.logits
+    return logits
+
+
+def calibrated(converted: ConvertedModel, ids: Tensor) -> ConvertedModel:
     """Update delayed scales, which start at 1, by passes over these sequences."""
     for _ in range(CALIBRATIONS if converted.recipe.linear.delayed else 0):
         with torch.enable_grad(), converted.context():
-            subject.trainer(converted.model, ids[:, :-1])
+            whole(converted.model, ids[:, :-1])
     return converted
 
 
@@ -211,12 +209,10 @@ def _read(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def trainer_scores(
-    subject: Subject, converted: ConvertedModel, ids: Tensor, prompt: int, temperature: float = 1.0
-) -> Tensor:
+def trainer_scores(converted: ConvertedModel, ids: Tensor, prompt: int, temperature: float = 1.0) -> Tensor:
     """Return log-probabilities and most likely tokens after the prompt [2, B, n], all sequences in one batch."""
     with converted.context():
-        logits = subject.trainer(converted.model, ids[:, :-1])
+        logits = whole(converted.model, ids[:, :-1])
     return _read(logits[:, prompt - 1 :], ids[:, prompt:], temperature)
 
 

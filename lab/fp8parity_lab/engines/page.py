@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fp8parity.report import render
-from fp8parity.report.blocks import Block, Document, Facts, Headline, Paragraph, Section, Table, Tone
+from fp8parity.report.blocks import Block, Document, Facts, Headline, Paragraph, Section, Subsection, Table, Tone
 
 from fp8parity_lab.engines.scores import FLIPS, K3, MEAN, NAMES, OFF_10, OFF_20, P99, Compared, Number, Numbers, Trend
 
@@ -83,6 +83,11 @@ def tables(pairs: Pairs, intervals: Sequence[str] = NAMES) -> list[Table]:
     return [table("engine", found, f"trainer {of}", intervals) for of, found in rows.items()]
 
 
+def titled(made: Sequence[Table]) -> list[Subsection]:
+    """Return tables below their titles, which Markdown leaves out."""
+    return [Subsection(t.title, [t]) for t in made]
+
+
 def square(pairs: Pairs, name: str, first: str, second: str) -> Table:
     """Return one number of all pairs: rows by the first name, columns by the second."""
     columns = list(dict.fromkeys(b for _, b in pairs))
@@ -100,9 +105,9 @@ def matrix(pairs: Pairs, variants: Pairs, facts: Mapping[str, str], not_run: Map
     squares = [square(pairs, name, "trainer", "engine") for name in (MEAN, K3, OFF_10)]
     parts = square(variants, MEAN, "recipe", "variant")
     sections = [
-        Section("matrix", "Trainer x engine", [Paragraph(ABOUT), *squares]),
+        Section("matrix", "Trainer x engine", [Paragraph(ABOUT), *titled(squares)]),
         Section("variants", "What of the engine differs", [Paragraph(VARIANTS_ARE), parts]),
-        Section("pairs", "All numbers with their intervals", tables(pairs)),
+        Section("pairs", "All numbers with their intervals", titled(tables(pairs))),
     ]
     data = {
         "pairs": [{"trainer": a, "engine": b} | plain(of) for (a, b), of in pairs.items()],
