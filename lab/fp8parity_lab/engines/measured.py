@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from fp8parity import Routing
 from fp8parity.checks.gradients import made_once
 from fp8parity.recipes import Recipe
 from fp8parity.recipes.conversion import control
@@ -19,7 +20,6 @@ from fp8parity.training.loop import microbatches
 from fp8parity.training.optimizer import MasterWeightOptimizer
 from fp8parity.training.step import update
 from fp8parity.workload import corpus, models
-from fp8parity.workload.dimensions import Routing
 from fp8parity.workload.presets import Preset
 from torch import Tensor
 
