@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from engine_faults import default_plan, measure, table
@@ -44,20 +45,31 @@ def facts(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith("* "))
 
 
+def matrix(records: Path) -> dict[str, str]:
+    text = reported("matrix", records)
+    parts = {"matrix": "Trainer x engine", "variants": "What of the engine differs"}
+    return {"facts": facts(text)} | {name: section(text, title) for name, title in parts.items()}
+
+
+MAKE: dict[str, Callable[[Path], dict[str, str]]] = {
+    "matrix": matrix,
+    "invariance": lambda records: {"invariance": section(reported("invariance", records), "Batch invariance")},
+    "faults": lambda records: {"faults": table(list(measure(default_plan(records))))},
+}
+"""What makes the tables of a part."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=Path, default=Path(".parity/engines"))
     parser.add_argument("--write", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--part", choices=MAKE, action="append", help="default: all")
     args = parser.parse_args()
-    matrix, invariance = (reported(action, args.records) for action in ("matrix", "invariance"))
-    made = {
-        "facts": facts(matrix),
-        "matrix": section(matrix, "Trainer x engine"),
-        "variants": section(matrix, "What of the engine differs"),
-        "invariance": section(invariance, "Batch invariance"),
-        "faults": table(list(measure(default_plan(args.records)))),
-    }
-    files.write(args.write, BLOCK.sub(lambda m: f"{m[1]}{m[2]}{made[m[1]]}", args.write.read_text()))
+    made: dict[str, str] = {}
+    for part in args.part or MAKE:
+        made |= MAKE[part](args.records)
+    page = args.write.read_text()
+    files.write(args.write, BLOCK.sub(lambda m: f"{m[1]}{m[2]}{made[m[1]]}" if m[1] in made else m[0], page))
 
 
 if __name__ == "__main__":

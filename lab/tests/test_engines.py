@@ -323,5 +323,7 @@ def plan(tmp_path_factory) -> measured.Plan:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", engine_faults.FAULTS)
 def test_planted_fault_is_seen(name, plan, eager):
-    found = engine_faults.compare(name, engine_faults.FAULTS[name].recipes[0], plan)
+    """Where the noise is least: sines in BF16 are smaller than the noise of BF16 itself (lab/docs/engines.md)."""
+    recipes = engine_faults.FAULTS[name].recipes
+    found = engine_faults.compare(name, "te-block" if "te-block" in recipes else recipes[0], plan)
     assert found.seen, found.rows
