@@ -1,0 +1,1 @@
+"""Compare the log-probabilities of a trainer with those of an engine."""
