@@ -47,6 +47,11 @@ def in_bf16(x: Tensor) -> Tensor:
     return x.bfloat16().float()
 
 
+def off_by_one(ids: Tensor) -> Tensor:
+    """Return the ids of a tokenizer with one more token in front."""
+    return (ids + 1) % presets()[MODEL].model.vocab
+
+
 def of_bf16_angles(rotations: Tensor) -> Tensor:
     """Return rotations from BF16 positions, frequencies and angles, as a module that is cast as a whole has them."""
     half = rotations.shape[-1]
@@ -94,7 +99,7 @@ FAULTS = {
     "RoPE: sines and cosines in BF16": EngineFault(Engine(rope=in_bf16)),
     "RoPE: angles in BF16": EngineFault(Engine(rope=of_bf16_angles)),
     f"temperature of {TEMPERATURE} twice": EngineFault(Engine(temperature=TEMPERATURE**2), temperature=TEMPERATURE),
-    "token ids off by one": EngineFault(Engine(shift=1)),
+    "token ids off by one": EngineFault(Engine(renumber=off_by_one)),
     "KV cache in FP8, scale 1": EngineFault(Engine(store=in_fp8)),
     f"router, 1 of {MISROUTED} tokens": EngineFault(plant=misrouted, model=MIXED),
 }

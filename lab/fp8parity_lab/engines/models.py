@@ -38,7 +38,7 @@ class Engine:
     ``batch``: sequences at a time, in another order than the trainer's; 0: the trainer's batch.
     ``chunk``: tokens of a part of the prefill; 0: all. ``decodes``: after the prompt token by token.
     ``plain``: attention without a fused kernel, in FP32.
-    ``store``, ``rope``, ``shift``, ``temperature``: what it does to keys and values, to rotations, to ids, to logits.
+    ``store``, ``rope``, ``renumber``, ``temperature``: what it does to keys and values, rotations, ids, logits.
     """
 
     batch: int = MULTIPLE
@@ -47,7 +47,7 @@ class Engine:
     plain: bool = True
     store: Step = same
     rope: Step = same
-    shift: int = 0
+    renumber: Step = same
     temperature: float = 1.0
 
     def spans(self, prompt: int, length: int) -> list[tuple[int, int]]:
@@ -221,7 +221,7 @@ def engine_scores(subject: Subject, converted: ConvertedModel, ids: Tensor, prom
     """Return the same [2, B, n] as an engine computes it."""
     rows, length = ids.shape
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(1)) if engine.batch else torch.arange(rows)
-    own, parts = ids + engine.shift, []
+    own, parts = engine.renumber(ids), []
     for batch in order.to(ids.device).split(engine.batch or rows):
         with subject.engine(converted.model, engine) as step:
             found = []
