@@ -232,6 +232,14 @@ def test_files_that_cannot_be_judged_are_refused(engines, tmp_path, capsys):
         ),
         ("sglang", {"meta_info": {"output_token_logprobs": [[-0.5, 5, None], [-1.0, 6, "a"]]}}),
         ("trl", {"prompt_ids": [[1]], "completion_ids": [[5, 6]], "logprobs": [[-0.5, -1.0]]}),
+        (
+            "trl",
+            {
+                "completion_ids": [[5, 6]],
+                "logprobs": [[[-0.5, -3.0], [-0.1, -1.0]]],
+                "logprob_token_ids": [[[5, 9], [9, 6]]],
+            },
+        ),
     ],
 )
 def test_forms_of_programs_are_read(tmp_path, form, line):

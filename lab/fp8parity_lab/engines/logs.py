@@ -30,14 +30,18 @@ def _sglang(line: Any) -> Iterable[tuple[Any, Any]]:
     return [([token for _, token, _ in found], [value for value, _, _ in found])]
 
 
+def _trl(line: Any) -> Iterable[tuple[Any, Any]]:
+    if line.get("logprob_token_ids") is None:
+        return zip(line["completion_ids"], line["logprobs"], strict=True)
+    rows = zip(line["completion_ids"], line["logprobs"], line["logprob_token_ids"], strict=True)
+    return [(own, [at[of.index(i)] for i, at, of in zip(own, found, ids, strict=True)]) for own, found, ids in rows]
+
+
 FORMS = {
     "plain": Form("token_ids: [...], logprobs: [...]", lambda line: [(line["token_ids"], line["logprobs"])]),
     "vllm": Form("token_ids: [...], logprobs: [{ID: {logprob: ...}}, ...]", _vllm),
     "sglang": Form("meta_info.output_token_logprobs: [[logprob, id, text], ...]", _sglang),
-    "trl": Form(
-        "completion_ids: [[...], ...], logprobs: [[...], ...]",
-        lambda line: zip(line["completion_ids"], line["logprobs"], strict=True),
-    ),
+    "trl": Form("completion_ids: [[...], ...], logprobs: [[...], ...]", _trl),
 }
 """The forms by program: vLLM's CompletionOutput, SGLang's /generate, trl's rollouts of several sequences. A line may
 also have a ``step``."""

@@ -147,10 +147,6 @@ def invariance(
     return EnginePage(Headline(text, Tone.PLAIN), facts, [section], data, notes)
 
 
-def _db(value: float) -> str:
-    return "equal" if value == math.inf else f"{value:.0f} dB"
-
-
 def judged(own: Numbers, rows: Sequence[Compared], trend: Trend | None, facts: Mapping[str, str]) -> EnginePage:
     """Return the page of two logs. It is red above the baseline, and for a rising trend."""
     worse = [r.name for r in rows if r.worse]
