@@ -110,7 +110,7 @@ def test_number_of_bf16_and_of_a_recipe_are_mirrored(numbers):
 def test_fall_into_the_band_is_a_return_and_no_gain(numbers):
     """Total SQNR of ao-rowwise: torch 2.12.1 gave 22.30 dB, and 2.13.0 21.68 dB, which its band allows."""
     there, back = numbers((29.3, 28.7))
-    text = "te-current-tiny-emulated gemm -0.6 (x @ g), from outside to inside the band (29.30 to 28.70 dB, band [28.00, 29.00])"
+    text = "te-current-tiny-emulated gemm -0.6 dB (x @ g), from outside to inside the band (29.30 to 28.70 dB, band [28.00, 29.00])"
     assert there.sentence.startswith(f"Recipe changed: {text}") and "better" not in there.sentence
     assert "from inside to outside the band (28.70 to 29.30 dB, band [28.00, 29.00])" in back.sentence
     assert "worse" not in back.sentence

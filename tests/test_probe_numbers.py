@@ -115,9 +115,11 @@ def mini(late: float = 0.0, bf16: float = 1.0) -> list[AnyRecord]:
 
 def scaled(run: Trajectory, factor: float) -> Trajectory:
     validation = [(step, loss * factor) for step, loss in run.validation]
-    norms = [norm * (1 + (factor - 1) / 1000) for norm in run.grad_norm]
+    little = 1 + (factor - 1) / 1000
+    norms = [norm * little for norm in run.grad_norm]
+    first = {name: norm * little for name, norm in run.first_gradients.items()}
     losses = [loss * factor for loss in run.loss]
-    return run.model_copy(update={"loss": losses, "validation": validation, "grad_norm": norms})
+    return run.model_copy(update={"loss": losses, "validation": validation, "grad_norm": norms, "first_gradients": first})
 
 
 def test_a_run_off_its_number_is_red_and_the_recipe_moved():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -215,9 +216,29 @@ FAULTS = {
         ),
         "seed 0: the record lacks the hyper-parameter beta2, which seed 1 holds",
     ),
-    "run without its last gradient check": error(
-        edit(lambda r: {"probes": [Probed(step=10, sqnr=25.0, worst=20.0, where="layers.0.mlp.up_proj.weight")]}),
-        "seed 0: the record lacks the last of its gradient checks",
+    **{
+        f"run with {which} of its gradient checks": error(
+            edit(lambda r, kept=kept, due=due: {"probes": [PROBES[i] for i in kept], "probe_steps": due}),
+            "seed 0: the record lacks one of its gradient checks",
+        )
+        for which, kept, due in (
+            ("the first alone", (0,), []),
+            ("the last alone", (1,), []),
+            ("two of three", (0, 1), [10, 77, 299]),
+            ("none", (), [10, 77, 299]),
+        )
+    },
+    "first gradients twice as large": error(
+        edit(lambda r: _now(r) | {"first_gradients": {name: 2 * norm for name, norm in r.first_gradients.items()}}),
+        "seed 0: its first gradients have a norm of ",
+    ),
+    "first gradients of other names": error(
+        edit(lambda r: {"first_gradients": {f"x.{name}": norm for name, norm in r.first_gradients.items()}}),
+        "BF16, seed 0 share no first gradient of the same name",
+    ),
+    "first gradient that is not a number": fault(
+        edit(lambda r: {"first_gradients": r.first_gradients | {"norm.weight": math.nan}}),
+        "seed 0 has a non-finite first gradient of norm.weight",
     ),
     **{
         f"{word} tail": stale(edit(_tail(n)), f"its schedule has tail {n}, and the golden's has 60")

@@ -127,7 +127,8 @@ def _judge(args: argparse.Namespace) -> int:
         # The same sequences are resampled together, others independently.
         same = [x.tolist() for x in trainer.tokens] == [x.tolist() for x in others[0].tokens]
         rows = scores.above(own, scores.Pair(*others).numbers(seed=0 if same else 1), args.allowed)
-    trend = scores.trend(pair, trainer.steps) if trainer.steps else None
+    steps = trainer.steps or engine.steps
+    trend = scores.trend(pair, steps) if steps else None
     facts = {
         "sequences": f"{len(pair.sizes)}",
         "tokens": f"{len(pair.delta)}",

@@ -50,7 +50,9 @@ also have a ``step``."""
 def read(path: Path, form: str) -> Scores:
     """Read the sequences of a file. Raises ``ValueError`` with the sequence, and ``OSError``."""
     tokens, logprobs, steps = list[Ints](), list[Floats](), []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text().split("\n"), 1):
+        if not line.strip():
+            continue
         where = f"{path}: line {number}"
         try:
             found = json.loads(line)

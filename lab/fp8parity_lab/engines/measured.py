@@ -15,6 +15,7 @@ from fp8parity.recipes import Recipe
 from fp8parity.recipes.conversion import control
 from fp8parity.recipes.registry import RECIPES, matching, skip_reason
 from fp8parity.records.cell import CONTROL_RECIPE, DEFAULT_CORPUS, Execution
+from fp8parity.training import provenance
 from fp8parity.training.hardware import reset_state
 from fp8parity.training.loop import microbatches
 from fp8parity.training.optimizer import MasterWeightOptimizer
@@ -72,9 +73,10 @@ def chosen(patterns: Sequence[str], execution: Execution | None, capability: tup
     return Chosen(runs, not_run)
 
 
-def key(*parts: object) -> str:
-    """Return a short name of what was computed, and by which torch."""
-    return hashlib.sha256(repr((*parts, torch.__version__)).encode()).hexdigest()[:16]
+def key(plan: Plan, *parts: object) -> str:
+    """Return a short name of what was computed, by which packages and code, and where."""
+    where = (provenance.device_name(plan.device), provenance.versions(), provenance.library())
+    return hashlib.sha256(repr((plan, *parts, *where)).encode()).hexdigest()[:16]
 
 
 def states(preset: Preset, plan: Plan) -> Mapping[str, OwnSubject]:
@@ -101,7 +103,7 @@ def states(preset: Preset, plan: Plan) -> Mapping[str, OwnSubject]:
                 update(converted, optimizer, schedule, data)
         return kept
 
-    found = made_once(plan.folder, f"weights-{key(config, schedule, plan.steps, plan.seed, plan.device)}", train)
+    found = made_once(plan.folder, f"weights-{key(plan, config, schedule)}", train)
     parts = {
         s: {n.partition("/")[2]: w for n, w in found.items() if n.startswith(f"{s}/")} for s in (INITIAL, BEFORE, LAST)
     }
@@ -122,7 +124,7 @@ def sequences(subject: Subject, plan: Plan) -> Tensor:
             prompts = corpus.load(DEFAULT_CORPUS).held_out(plan.sequences, plan.prompt)[0]
         return {"ids": sampled(subject, plain, prompts.to(plan.device), plan.length, plan.seed).cpu()}
 
-    ids = made_once(plan.folder, f"sequences-{key(subject.identity, plan)}", make)["ids"]
+    ids = made_once(plan.folder, f"sequences-{key(plan, subject.identity)}", make)["ids"]
     return ids.to(plan.device)
 
 
@@ -146,7 +148,7 @@ def measure(
             return ways | {n: engine_scores(subject, converted, ids, plan.prompt, e) for n, e in VARIANTS.items()}
 
         try:
-            kept = made_once(plan.folder, f"scores-{key(subject.identity, plan, recipe, execution)}", make)
+            kept = made_once(plan.folder, f"scores-{key(plan, subject.identity, recipe, execution)}", make)
         finally:
             reset_state()
         found[recipe.name] = {way: as_scores(ids, plan, kept[way]) for way in (TRAINER, *VARIANTS)}

@@ -164,8 +164,9 @@ def judged(own: Numbers, rows: Sequence[Compared], trend: Trend | None, facts: M
         ends = f"from {digits(1e3 * trend.first)} to {digits(1e3 * trend.last)} mnat"
         blocks.append(Paragraph(f"Mean |d| {ends}; slope (value, low, high): {slope} mnat per 100 steps."))
     red = bool(worse or (trend and trend.word == "rising"))
-    answer = "; ".join(said) or f"mean |d| {shown(MEAN, own.found[MEAN])} mnat; no baseline, so no verdict"
+    said += [] if rows else [f"mean |d| {shown(MEAN, own.found[MEAN])} mnat, without a baseline to judge it by"]
+    answer = "; ".join(said)
     compared = {r.name: {"baseline": r.baseline._asdict(), "excess": r.excess._asdict()} for r in rows}
     data = {"red": red, "numbers": plain(own), "compared": compared, "trend": trend and trend._asdict()}
-    headline = Headline(f"{answer[0].upper()}{answer[1:]}.", Tone.BAD if red else Tone.GOOD if said else Tone.PLAIN)
+    headline = Headline(f"{answer[0].upper()}{answer[1:]}.", Tone.BAD if red else Tone.GOOD if rows else Tone.PLAIN)
     return EnginePage(headline, facts, [Section("judged", "Numbers", [*blocks, Paragraph(ABOUT)])], data)

@@ -15,6 +15,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 RESAMPLES, LEVEL = 1000, 0.95
 """Resamples of whole sequences, and the level of an interval."""
+LEAST = 16
+"""The fewest sequences. The interval of mean |d| holds the truth in 91% of trials with 16, in 79% with 4."""
 AT_ONCE = 2**22
 """Resampled tokens that are in memory together."""
 MEAN, P99, K3, OFF_10, OFF_20, FLIPS = "mean |d|", "p99 |d|", "k3", "ratio off 10%", "ratio off 20%", "top-1 flips"
@@ -65,8 +67,8 @@ class Pair:
     def numbers(self, seed: int = 0) -> Numbers:
         """Return the numbers with percentile intervals over whole sequences. Equal seeds give equal resamples."""
         count = len(self.sizes)
-        if count < 2:
-            raise ValueError("1 sequence: an interval over sequences needs at least 2")
+        if count < LEAST:
+            raise ValueError(f"{count} sequences: an interval over sequences needs at least {LEAST}")
         weights = np.random.default_rng(seed).multinomial(count, np.full(count, 1 / count), RESAMPLES)
         total, size = weights @ self.sizes, self.values[MEAN]
         values = {name: float(x.mean()) for name, x in self.values.items()}
