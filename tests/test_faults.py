@@ -33,7 +33,9 @@ def test_the_fault_is_found_and_named(fault: Fault, finding: Finding, bench: Ben
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "look", [look for kind in (Numerics, Measured) for look in looks(kind)], ids=lambda k: f"{k.check}, {k.where}"
+    "look",
+    [look for kind in (Numerics, Measured) for look in looks(kind)],
+    ids=lambda k: f"{k.check}, {k.where}",
 )
 def test_without_a_fault_every_look_is_green(look: Numerics, bench: Bench):
     if look.check == "defaults":
