@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -15,6 +16,7 @@ from fp8parity.records.cell import Cell, Execution
 from fp8parity.records.storage import name_of, write_json
 from fp8parity.report import ci, escape
 
+LIBRARY = Path(escape.__file__).parents[1]
 EVIL = (
     "[/usr/lib/x.so] [bold]loud[/bold] :warning:\x1b[2J\x9b31m\n::error title=x::planted\n  ::set-env name=A::b\n##[error]planted"
     " ![image](https://evil.example/x.png) [link](https://evil.example) <img src=x> **bold** | `code` \u202egnp.exe\r$x$"
@@ -112,6 +114,19 @@ SHOWN = [
 @pytest.mark.parametrize(("escaped", "text", "shown"), SHOWN)
 def test_only_what_has_a_meaning_is_escaped(escaped, text, shown):
     assert escaped(text) == (text if shown is None else shown)
+
+
+def test_everything_is_printed_through_an_escape():
+    """A bare print would skip it. The exceptions are annotations, texts that were escaped before, and tables."""
+    found = [
+        f"{path.name}: {ast.unparse(node)}"
+        for path in [*(LIBRARY / "cli").glob("*.py"), *(LIBRARY / "gate").glob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print" and path.name != "progress.py"
+    ]
+    bare = {text for text in found if "escape." not in text and "print(table(" not in text}
+    tables = {text for text in bare if text.startswith("compare.py: print(comparison.text(")}
+    assert bare - tables <= {"compare.py: print(line)", "reporter.py: print(text)"}
 
 
 @pytest.mark.slow
