@@ -112,6 +112,7 @@ def test_an_error_of_a_backend_is_no_missing_backend(monkeypatch):
         attention._of_torch(torch.device("cpu"))
 
 
+@pytest.mark.slow
 def test_torch_backends_pass_in_every_case(session, eager):
     record = session.measure("attention", cell("bf16", "native"))
     assert red(record) == ("pass", set())
@@ -122,6 +123,7 @@ def test_torch_backends_pass_in_every_case(session, eager):
     } or torch.cuda.is_available()
 
 
+@pytest.mark.slow
 def test_fault_of_a_shape_or_range_is_red_there(session, monkeypatch, eager):
     functional = SimpleNamespace(scaled_dot_product_attention=faulty(torch.nn.functional.scaled_dot_product_attention))
     monkeypatch.setattr(attention, "F", functional)

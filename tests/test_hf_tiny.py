@@ -52,6 +52,7 @@ OF_TORCHAO = (("gpt_oss", "ao-mxfp8"), ("nemotron_h", "ao-mxfp8"), ("llama4_text
 linear allows."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "by"), [*((name, "te-mxfp8") for name in hf_tiny.NAMES), *OF_TORCHAO])
 def test_every_linear_is_converted_or_named(name, by, eager):
     """With recipes that ask most of features and rows. A router is never converted, and every parameter, also a bias, has a gradient."""

@@ -95,6 +95,7 @@ def test_rule_needs_a_place_and_known_gemms():
         Rule(blocks=(0,), gemms=("wgard",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["emulated", "core"])
 @pytest.mark.parametrize("recipe", PLACED, ids=lambda r: r.name)
 def test_inventory_of_a_recipe_is_its_placement(recipe, execution):
