@@ -55,7 +55,7 @@ def children() -> int:
 QUIET = {"threads": 1, "children": 0}
 """The threads and children of this process without a stress: earlier tests may leave some."""
 IDLE = "import time\nprint(1, flush=True)\ntime.sleep(600)"
-"""Another process that starts in no time. The sound recipes have the real one."""
+"""Another process that starts in no time. A sound recipe has the real one."""
 PLANTS: dict[str, tuple[Callable[[Tensor], Tensor], set[str]]] = {
     "adds what nobody wrote": (lambda y: (y + unwritten()).to(y.dtype), MEMORY),
     "looks at what nobody wrote": (lambda y: torch.where(unwritten() > 1, 2 * y, y), {"memory of large values"}),
@@ -99,9 +99,12 @@ def test_planted_fault_is_red_under_its_stress(name, recipe, session, eager, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("check", "recipe"), [("state", "te-delayed"), ("gemm", "ao-rowwise")])
-def test_sound_recipe_keeps_its_numbers(check, recipe, session, eager, monkeypatch):
+@pytest.mark.parametrize(
+    ("check", "recipe", "process"), [("state", "te-delayed", IDLE), ("gemm", "ao-rowwise", stresses.PROCESS)]
+)
+def test_sound_recipe_keeps_its_numbers(check, recipe, process, session, eager, monkeypatch):
     shorten(monkeypatch)
+    monkeypatch.setattr(stresses, "PROCESS", process)
     record = session.measure(check, cell(recipe, model="nano"), stress=True)
     assert (changed(record), len(record.notes)) == (set(), len(session.measure(check, record.cell).notes))
     assert {m.where for m in record.values if m.metric == stress.METRIC} == set(stress.STRESSES)
