@@ -100,7 +100,9 @@ def test_planted_fault_is_red_under_its_stress(name, recipe, session, eager, mon
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("check", "recipe", "process"), [("state", "te-delayed", IDLE), ("gemm", "ao-rowwise", stresses.PROCESS)]
+    ("check", "recipe", "process"),
+    [("state", "te-delayed", IDLE), ("gemm", "ao-rowwise", stresses.PROCESS)],
+    ids=["state", "gemm"],
 )
 def test_sound_recipe_keeps_its_numbers(check, recipe, process, session, eager, monkeypatch):
     shorten(monkeypatch)
