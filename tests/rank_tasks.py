@@ -16,6 +16,7 @@ from fp8parity.checks.protocol import Result, RunSpec
 from fp8parity.distributed import checkpoint, exchange, launch, parity
 from fp8parity.distributed.sharding import ARMS
 from fp8parity.distributed.train import Together, alone
+from fp8parity.recipes import RECIPES
 from fp8parity.records.schema import Trajectory
 from fp8parity.runner import numerics_check
 from fp8parity.training.hardware import reset_state
@@ -34,6 +35,8 @@ EXCHANGE = (
     "tokens permuted without scales",
     "scales of padding not written",
 )
+EXCHANGED = ("ao-mxfp8", "ao-rowwise")
+"""The recipes whose tokens are exchanged: with E8M0 and with FP32 scales."""
 WIRE = ("", "option ignored", "precompute forgotten")
 
 
@@ -52,15 +55,14 @@ def bf16(spec: RunSpec) -> Result:
     return together(found)
 
 
-def tensorwise(spec: RunSpec) -> Result:
-    """The sound checks, then what the FP8 all-gather sends with each fault."""
+def torchao(spec: RunSpec) -> Result:
+    """The sound checks, what the FP8 all-gather sends with each fault, and the exchange of tokens with each fault."""
     found = {name: sound(spec, name) for name in SOUND}
-    return together(found | {f"wire, {fault}": faulty(spec, fault, gathered_in_fp8) for fault in WIRE[::-1]})
-
-
-def exchanged(spec: RunSpec) -> Result:
-    """The exchange of tokens, sound and with each fault."""
-    return together({f"exchange, {fault}": faulty(spec, fault, exchange.measure) for fault in ("", *EXCHANGE)})
+    found |= {f"wire, {fault}": faulty(spec, fault, gathered_in_fp8) for fault in WIRE[::-1]}
+    for recipe in EXCHANGED:
+        of = replace(spec, recipe=RECIPES[recipe])
+        found |= {f"{recipe}, {fault}": faulty(of, fault, exchange.measure) for fault in ("", *EXCHANGE)}
+    return together(found)
 
 
 def sound(spec: RunSpec, name: str, reference: Trajectory | None = None) -> Result:

@@ -37,12 +37,11 @@ def cell(recipe: str, execution: str = "emulated", model: str = "tiny") -> Cell:
 class Session(Runner):
     """The project's own goldens and policy."""
 
-    def numerics(self, check: str, of: Cell) -> Verdict:
-        """The verdict on a check that is made now. A recipe that a test has changed is judged under its own name."""
-        record = self.measure(check, of)
-        return verdict(
-            record.model_copy(update={"cell": of.model_copy(update={"recipe": recipes.get(of.recipe).name})})
-        )
+    def numerics(self, check: str, of: Cell, *, partial: bool = False) -> Verdict:
+        """The verdict on a check that is made now. A recipe that a test has changed is judged under its own name.
+        ``partial``: some of its numbers are enough."""
+        named = of.model_copy(update={"recipe": recipes.get(of.recipe).name})
+        return verdict(self.measure(check, of).model_copy(update={"cell": named, "partial": partial}))
 
     def subject(self, recipe: str, execution: str = "emulated", model: str = "nano") -> RunSpec:
         return self.spec(cell(recipe, execution, model))

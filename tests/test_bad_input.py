@@ -11,10 +11,7 @@ import inputs
 import projects
 import pytest
 from fp8parity.cli import main
-from fp8parity.judging import policy, references
 from inputs import COMMANDS
-from processes import run
-from sessions import DAY, GOLDEN
 
 RUN = "records/bf16-nano-native-topics-seed0.json"
 POLICY, KNOWN = "golden/policy.toml", "golden/known_failures.toml"
@@ -114,15 +111,3 @@ def test_a_damaged_reference_is_wrong_usage(gate_project, name, text, words, wor
     errors = [line for line in done.stderr.splitlines() if line.strip()]
     assert len(errors) == 1 and errors[0].startswith("ERROR: ") and words in errors[0]
     assert "Traceback" not in done.stdout
-
-
-@pytest.mark.slow
-def test_golden_folder_without_a_policy_adds_to_the_shipped_one(gate_project):
-    (gate_project / "golden" / "policy.toml").unlink()
-    (gate_project / "test_own.py").write_text("def test_own():\n    pass\n")
-    assert run("pytest", "test_own.py", cwd=gate_project).returncode == 0
-    done = projects.start(gate_project, "--recipe", "bf16")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "golden has no golden of nano on topics, so nothing could be judged" in done.stderr
-    assert policy.load(gate_project / "golden", DAY).loss == policy.load(GOLDEN, DAY).loss
-    assert references.load(gate_project / "golden").loss == references.load(GOLDEN).loss

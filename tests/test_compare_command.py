@@ -12,7 +12,7 @@ from fp8parity.cli import main
 from fp8parity.judging.references.loss import from_runs
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import name_of, write_json
-from processes import FIXTURES, TIMEOUT, Done, run, started
+from processes import FIXTURES, Done, run
 from two_sides import TOML, save
 
 
@@ -135,10 +135,14 @@ def test_sessions_of_a_machine_that_differ_are_no_turn(put: Callable[..., str], 
 
 
 BROKEN = """
+import pytest
 from fp8parity.numerics import scaling
 
-sound = scaling.SCALE_RULES["te-fp32"]
-scaling.SCALE_RULES["te-fp32"] = lambda amax, fmt: 2 * sound(amax, fmt)  # saturates what was largest
+PATCH, sound = pytest.MonkeyPatch(), scaling.SCALE_RULES["te-fp32"]
+PATCH.setitem(scaling.SCALE_RULES, "te-fp32", lambda amax, fmt: 2 * sound(amax, fmt))  # saturates what was largest
+
+def pytest_unconfigure(config):
+    PATCH.undo()
 """
 
 
@@ -158,10 +162,7 @@ def sides(tmp_path_factory) -> Sides:
 
     def record(name: str, *arguments: str) -> Done:
         terms = ("--execution", "auto", "-m", "cpu", "--parity-records", str(folder / name))
-        # The plugin changes the library, so it needs a process of its own.
-        with started("pytest", *cells, *terms, *arguments, path=(FIXTURES, str(folder))) as process:
-            out, err = process.communicate(timeout=TIMEOUT)
-        return Done(process.returncode, out, err, seconds=0.0)
+        return run("pytest", *cells, *terms, *arguments, path=(FIXTURES, str(folder)))
 
     report = ("--parity-report", str(folder / "report.md"))
     return Sides(folder, record("old"), record("new", "-p", "broken_release", *report))

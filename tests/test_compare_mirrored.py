@@ -129,7 +129,7 @@ SHIFTS = (-0.04, -0.00503, -0.00501, -0.005, -0.00499, -0.00497, 0.0, 0.002, 0.0
 @pytest.mark.parametrize("noise", [0.0, 1.0, 30.0])
 def test_any_shift_of_a_loss_is_mirrored(runs, noise):
     """Also at the edge of the margin of 0.5%: a gain is what is worse on the way back."""
-    for recipe, control in itertools.product(SHIFTS, repeat=2):
+    for recipe, control in itertools.product(SHIFTS, SHIFTS[::2]):
         sides = runs(), runs("2.13.0", recipe=recipe, control=control, noise=noise)
         there, back = compared(*sides), compared(*reversed(sides))
         for side, other in ((there, back), (back, there)):

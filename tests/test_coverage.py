@@ -22,10 +22,8 @@ from fp8parity.records.cell import TRAINER_CORPUS, Cell, Execution
 from fp8parity.records.check_names import CHECKS
 from fp8parity.trainers import spec
 from fp8parity.workload.presets import presets
-from processes import run
 from sessions import DAY, stored
 from test_gate_start import context
-from test_trainers import make
 from timings import GPU, HERE
 from two_sides import runs, save
 
@@ -155,13 +153,3 @@ def test_metric_of_the_check_of_a_plugin_needs_no_record(tmp_path):
     row = '[[rule]]\ncheck = "mine"\nmetric = "my gain"\nlow = 0\nhigh = 1\nwhy = "long enough"\n'
     rules = policies.load(own(tmp_path, row + '[[metric]]\nname = "my gain"\nbetter = "higher"\nunit = "dB"\n'), DAY)
     refuse_unused(rules, Goldens(), catalogue(), {*CHECKS, "mine"})
-
-
-@pytest.mark.slow
-def test_typo_in_a_policy_is_wrong_usage_before_training(tmp_path):
-    project = make(tmp_path)
-    with (project / "golden" / policies.FILE).open("a") as file:
-        file.write(LOSS + 'model = "bigramm"\n')
-    done = run("pytest", "suites/convergence", "--trainers", "trainers.toml", "--golden-update", cwd=project)
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
-    assert "unknown model 'bigramm': did you mean bigram" in done.stderr and not list(project.glob(".parity/*"))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from fp8parity.cli import demo
 from fp8parity.recipes import RECIPES
-from processes import run
+from processes import NIGHTLY, run
 
 
 @pytest.mark.slow
+@NIGHTLY
 def test_demo_accepts_the_sound_recipe_and_refuses_the_fault(tmp_path):
+    """Two minutes of processor time. The job `wheel` of .github/workflows/ci.yml runs it on every push."""
     done = run("fp8parity", "demo", cwd=tmp_path, COLUMNS="120")
     assert done.returncode == 0, done.stdout + done.stderr
     words = [line.split() for line in done.stdout.splitlines()]

@@ -17,7 +17,7 @@ from fp8parity.numerics.scaling import delayed_scale, quantize, tile
 from fp8parity.numerics.spec import GEMMS
 from fp8parity.recipes import RECIPES
 from fp8parity.records.schema import Measurement
-from sessions import cell
+from sessions import cell, verdict
 
 from conftest import measured, subject
 
@@ -79,10 +79,10 @@ def test_accumulation_in_fp32_has_no_bias(session, eager):
 
 def test_short_accumulator_has_a_bias_that_grows_with_k(session, eager, monkeypatch):
     short_accumulator(13)(monkeypatch)  # of the fraction, as on Hopper
-    verdict = session.numerics("accumulation", cell("te-current", "emulated"))
-    assert verdict.status == "fail"
-    assert {f"{gemm} bias @ K={k}" for gemm in GEMMS for k in (512, 2048)} <= failing(verdict)
-    found = measured(accumulation.measure(subject(session, "te-current")))
+    record = session.measure("accumulation", cell("te-current", "emulated"))
+    judged, found = verdict(record), measured((record.values, record.notes))
+    assert judged.status == "fail"
+    assert {f"{gemm} bias @ K={k}" for gemm in GEMMS for k in (512, 2048)} <= failing(judged)
     for gemm in GEMMS:
         assert -0.02 < found[f"{gemm} bias @ K=2048"] < 2 * found[f"{gemm} bias @ K=512"] < 0
 
@@ -127,6 +127,7 @@ def test_nan_and_zero_blocks_are_not_equal_blocks(session, eager, monkeypatch):
 # State
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("leaks", "least", "most"), [(0, 0, 0), (1, 0.01, 1)])
 def test_leak_after_a_raise_is_found(leaks, least, most, session, eager, monkeypatch):
     """A region that counts its depth, and quantizes at depth 1 alone, as a context manager without ``finally`` leaves it."""

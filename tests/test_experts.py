@@ -116,6 +116,7 @@ def test_free_routing_in_a_graph_is_refused(monkeypatch):
     layer().route(torch.zeros(8, 4))
 
 
+@pytest.mark.slow
 def test_free_routing_of_the_page_trains(eager):
     """The model that the page shows, with shorter steps. The router learns, and FP8 sends some tokens to other experts than BF16."""
     [preset] = example(1, PAGE).pytest_fp8parity_models()

@@ -80,6 +80,7 @@ def test_trained_state_depends_on_model_and_corpus_only(session, tmp_path, monke
     gradients.trained_state.cache_clear()
 
 
+@pytest.mark.slow
 def test_trained_gradients_of_a_one_ulp_state_pass(monkeypatch):
     """torch 2.12.1 trains micro to another state than 2.13.0, as far off as one ulp of one initial weight brings it."""
     config, device = presets()["micro"].model, torch.device("cpu")

@@ -132,6 +132,7 @@ def check(kind: str, folder: Path) -> tuple[list[str], str]:
     return found, ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SAMPLE)
 def test_linears_of_a_model_type_equal_its_modules(kind, tmp_path):
     assert check(kind, tmp_path) == ([], "")

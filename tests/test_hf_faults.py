@@ -114,6 +114,7 @@ OF_MODEL = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plant"), OF_MODEL.values(), ids=OF_MODEL)
 def test_fault_of_the_model_is_a_change_of_bf16(name, plant, judged):
     found = judged(name, "bf16", (0,), plant)
@@ -157,6 +158,7 @@ OF_RECIPE = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "plant", "status", "words"), OF_RECIPE.values(), ids=OF_RECIPE)
 def test_fault_of_the_conversion_is_blamed_on_the_recipe(name, plant, status, words, judged):
     found = judged(name, RECIPE, (0,), plant)

@@ -101,6 +101,7 @@ def test_wrong_gradient_fails_at_its_parameter_only(place, recipe, measure):
     assert low <= measured((record.values, []))[f"gradient sqnr @ {place}"] <= high
 
 
+@pytest.mark.slow
 def test_every_parameter_has_a_number(measure, session):
     """Norms, embedding and head too, and biases where the model has them. Other tests of this process do not get this short training: once
     the output of docs/recipes.md was made with it."""

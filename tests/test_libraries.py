@@ -118,6 +118,7 @@ def test_cpu_names_the_libraries_of_its_kernels():
     assert found and found.keys() <= {"oneDNN", "MKL"} and all(text[0].isdigit() for text in found.values())
 
 
+@pytest.mark.slow
 def test_trainer_records_the_libraries_of_its_own_interpreter():
     packages, libraries = installed_for(sys.executable, "cpu", (("FP8PARITY_X", "1"),))
     assert libraries == provenance.libraries(False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fp8parity.gate import options, selection
+from fp8parity.gate import options
 from processes import run
 
 SHOW = """
@@ -85,16 +84,6 @@ def test_short_name_of_another_plugin_stays_its_own(project):
     done = run("pytest", "-s", *ours, "--model", "a", "--parity-model", "mini", "--recipe", "bf16", cwd=project)
     assert "SEEN golden .parity ['bf16'] ['mini']" in done.stdout, done.stdout + done.stderr
     assert "THEIRS a" in done.stdout
-
-
-def test_suites_use_exactly_the_parameters():
-    """Otherwise its tests would have no cells, or a parameter no tests."""
-    files = (Path(__file__).parents[1] / "suites").glob("*/test_*.py")
-    tests = [
-        node for file in files for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)
-    ]
-    asked = {a.arg for node in tests for a in node.args.args if node.name.startswith("test_") and a.arg != "parity"}
-    assert asked == set(selection.PARAMETERS)
 
 
 CONFTEST = """

@@ -95,6 +95,7 @@ def test_rule_needs_a_place_and_known_gemms():
         Rule(blocks=(0,), gemms=("wgard",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["emulated", "core"])
 @pytest.mark.parametrize("recipe", PLACED, ids=lambda r: r.name)
 def test_inventory_of_a_recipe_is_its_placement(recipe, execution):
@@ -175,6 +176,7 @@ def test_sound_recipes_pass(judged, recipe):
 TIED = "wgrad of lm_head is not examined: its weight is tied"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
     ("plant", "wrong"),
@@ -192,6 +194,7 @@ def test_wgrad_of_a_tied_head_is_left_out(session, judged, plant, wrong):
     assert TIED in [text for name, text in found.lines if name == "note"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager")
 def test_gemm_wrongly_quantized_is_named(judged, monkeypatch):
     """A rule about wgrad alone, and a module made without it."""

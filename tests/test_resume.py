@@ -131,6 +131,7 @@ def test_replicas_of_other_numbers_change_other_weights(session: Session):
     assert max(abs(a / b - 1) for a, b in zip(plain.loss, first.loss, strict=True)) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
 def test_each_fault_changes_the_losses_and_is_recorded(session: Session, fault: Variant):
     found, plain = session.trajectory(BF16, 0, fault), session.trajectory(BF16, 0)

@@ -21,15 +21,15 @@ from sessions import cell, verdict
 
 @pytest.fixture
 def measured(once, tmp_path, monkeypatch):
-    """What two ranks measured of a recipe: all its things (``rank_tasks``) in one launch."""
+    """What two ranks measured of BF16, or of torchao's recipes: all things (``rank_tasks``) in one launch."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
-    def of(recipe: str) -> dict[str, Result]:
-        task = {"bf16": "rank_tasks:bf16", "ao-tensorwise": "rank_tasks:tensorwise"}.get(recipe, "rank_tasks:exchanged")
-        spec = sessions.on_cpu(tmp_path).spec(two_ranks(recipe))
-        return once(f"two-ranks-{recipe}", lambda: rank_tasks.apart(launch.launch(task, spec, limit=600)))
+    def found(recipe: str) -> dict[str, Result]:
+        of, task = ("bf16", "rank_tasks:bf16") if recipe == "bf16" else ("ao-tensorwise", "rank_tasks:torchao")
+        spec = sessions.on_cpu(tmp_path).spec(two_ranks(of))
+        return once(f"two-ranks-{of}", lambda: rank_tasks.apart(launch.launch(task, spec, limit=600)))
 
-    return of
+    return found
 
 
 def two_ranks(recipe: str) -> Cell:
@@ -106,10 +106,10 @@ ARRIVED = {"exchanged values that differ", "returned values that differ", "excha
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", ["ao-mxfp8", "ao-rowwise"])
+@pytest.mark.parametrize("recipe", rank_tasks.EXCHANGED)
 def test_fault_of_the_exchange_is_red(judged, recipe):
     """E8M0 and FP32 scales: each fault has its numbers, and rows of padding are no token's."""
-    found = {fault: judged(fault, "exchange", recipe, "expert exchange") for fault in ("", *rank_tasks.EXCHANGE)}
+    found = {fault: judged(fault, recipe, recipe, "expert exchange") for fault in ("", *rank_tasks.EXCHANGE)}
     padding = {"values in padding"}
     assert found.pop("") == set() and found.pop("scales of padding not written") == padding
     assert all(metrics >= ARRIVED for metrics in found.values()), found

@@ -38,6 +38,7 @@ def uses(session, eager):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "execution", "low", "high"), [("bf16", "native", 38, 56), ("te-current", "emulated", 20, 34)]
 )
@@ -45,6 +46,7 @@ def test_current_scale_does_not_notice_a_jump(jump, recipe, execution, low, high
     assert all(low <= value <= high for value in jump(recipe, execution).values())
 
 
+@pytest.mark.slow
 def test_stale_scale_is_seen_in_the_jump(jump, monkeypatch):
     """Current scaling that keeps the first scale of each operand. The model has 7 linears, and a linear has 3 operands."""
     kept: dict[object, torch.Tensor] = {}
@@ -60,6 +62,7 @@ def test_stale_scale_is_seen_in_the_jump(jump, monkeypatch):
     assert all(found[place] >= 20 for place in QUIET)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "execution", "wanted"),
     [
@@ -72,6 +75,7 @@ def test_many_uses_have_the_noise_of_their_formats(uses, recipe, execution, want
     assert [round(v, 1) for v in uses(recipe, execution).values()] == pytest.approx(wanted, abs=0.5)
 
 
+@pytest.mark.slow
 def test_overwritten_operand_is_seen_in_wgrad(uses, monkeypatch):
     """All uses share the buffer of their input, as a workspace that is reused too early."""
     real = EmulatedLinear.operand

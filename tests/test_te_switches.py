@@ -218,6 +218,7 @@ def package(stand_in: StandIn, monkeypatch: pytest.MonkeyPatch) -> Any:
     return sys.modules["transformer_engine.pytorch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_of_an_option_is_red_there(name, package, session, monkeypatch, eager):
     model, faults, wrong = FAULTS[name]
@@ -239,6 +240,7 @@ def test_fault_of_an_option_is_red_there(name, package, session, monkeypatch, ea
     assert red == wrong and found.status == ("fail" if wrong else "pass"), found.message()
 
 
+@pytest.mark.slow
 def test_option_that_the_package_lacks_is_skipped_by_name(package, session, eager):
     """The plain stand-in has none of the options."""
     record = session.measure("twins", cell("te-current", "native", "nano"))

@@ -173,6 +173,7 @@ def test_file_without_trainers_is_refused(tmp_path):
         spec.load(tmp_path / "none.toml")
 
 
+@pytest.mark.slow
 def test_packages_are_those_that_an_import_takes(tmp_path, monkeypatch):
     for folder, version in {"first": "2.0", "second": "1.0"}.items():
         made = tmp_path / folder / f"some_thing-{version}.dist-info"
@@ -202,6 +203,7 @@ def trained(folder: Path, **keys: object) -> Trajectory:
     return runs.train(trainer, trainer.cells[0], 0, folder / "runs", torch.device("cpu"), session="s")
 
 
+@pytest.mark.slow
 def test_printed_losses_are_those_of_a_log(tmp_path):
     """Standard error is kept, and is not between the losses."""
     logged = trained(tmp_path)
@@ -210,6 +212,7 @@ def test_printed_losses_are_those_of_a_log(tmp_path):
     assert printed.trainer and printed.trainer.output[-1] == "a warning, and no log"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("added", "words"),
     [

@@ -77,6 +77,7 @@ OPTIONS: dict[str, tuple[Switch, set[str]]] = {
 """A made-up option, and the metrics that must be outside of their limits."""
 
 
+@pytest.mark.slow
 def test_option_with_a_fault_is_named(session: Session, monkeypatch, eager):
     rows = [replace(switch, name=name) for name, (switch, _) in OPTIONS.items()]
     monkeypatch.setattr(twins, "SWITCHES", (*twins.SWITCHES[:2], *rows))
@@ -88,6 +89,7 @@ def test_option_with_a_fault_is_named(session: Session, monkeypatch, eager):
     assert {place for place, _ in found.lines if " @ " in place} == wrong
 
 
+@pytest.mark.slow
 def test_operations_that_do_not_repeat_are_no_evidence(session: Session, monkeypatch, eager):
     real = twins.Side.step
 
@@ -103,6 +105,7 @@ def test_operations_that_do_not_repeat_are_no_evidence(session: Session, monkeyp
     assert {place for place, _ in found.lines if place != "note"} == {f"switched @ {s.name}" for s in twins.SWITCHES}
 
 
+@pytest.mark.slow
 def test_skipped_option_is_a_note_and_no_number(session: Session, monkeypatch, eager):
     absent = Switch("x", "", missing=lambda converted: "the package has no x")
     monkeypatch.setattr(twins, "SWITCHES", (*twins.SWITCHES[:2], absent))
@@ -112,6 +115,7 @@ def test_skipped_option_is_a_note_and_no_number(session: Session, monkeypatch, e
     assert verdict(record).status == "pass"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lacking", ["recomputed activations", "FP32 main gradients"])
 def test_option_of_every_recipe_may_not_be_skipped(lacking, session: Session, monkeypatch, eager):
     rows = [replace(s, missing=lambda c: "no reason") if s.name == lacking else s for s in twins.SWITCHES[:2]]
@@ -120,6 +124,7 @@ def test_option_of_every_recipe_may_not_be_skipped(lacking, session: Session, mo
     assert found.status == "error" and f"switched @ {lacking}" in [place for place, _ in found.lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bf16", "te-nvfp4", "ao-mxfp8"])  # tests/test_faults.py has others
 def test_sound_options_pass_with_each_kind_of_recipe(recipe, session: Session, eager):
     of = cell(recipe, "native" if recipe == "bf16" else "emulated", model="nano")

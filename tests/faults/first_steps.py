@@ -30,7 +30,7 @@ def scaled(names: tuple[str, ...], factor: float, outputs: int) -> Plant:
 
 
 def _first(recipe: str, plant: Plant, words: Words, source: str = "made up") -> Fault:
-    finding = Finding(FirstGradients(recipe), "first step", Blame.RECIPE, words=words)
+    finding = Finding(FirstGradients(recipe, seeds=(0,)), "first step", Blame.RECIPE, words=words)
     return Fault(Kind.RECIPE, plant, (finding,), source)
 
 
@@ -62,7 +62,7 @@ def once_in_bf16(name: str) -> Callable[[Any], None]:
 
 def _sound_runs(recipe: str, plant: Plant, *others: Finding) -> Fault:
     """The ratios of norms are inside their rules, and the golden's sound runs are far away."""
-    look = FirstGradients(recipe, "micro", (0, 1, 2))
+    look = FirstGradients(recipe)
     words = ("first gradients from sound runs, most in ", "gap to BF16 away from those of sound runs")
     return Fault(Kind.RECIPE, plant, (Finding(look, "first step", Blame.RECIPE, words=words), *others))
 
@@ -73,14 +73,14 @@ def _attention(recipe: str, plant: Plant) -> Fault:
     return _sound_runs(recipe, plant, Finding(Canary(recipe=recipe), place, Blame.RECIPE, cause="attention"))
 
 
-OUTSIDE = "is below [0.96, 1.03]"
+OUTSIDE = "is below [0.955, 1.035]"
 FAULTS = {
     "weight gradients of the first MLPs lost": _first(
-        "te-block", scaled(("wgrad_dy",), 0.0, 512), f"_proj.weight, step 0, seed 0: 0 {OUTSIDE}", "TE 1554, 1616"
+        "te-block", scaled(("wgrad_dy",), 0.0, 192), f"_proj.weight, step 0, seed 0: 0 {OUTSIDE}", "TE 1554, 1616"
     ),
-    "gradient scale off by a tenth": _first("te-current", scaled(("dgrad_dy",), 1.1, 512), "is above [0.991, 1.007]"),
+    "gradient scale off by a tenth": _first("te-current", scaled(("dgrad_dy",), 1.1, 192), "is above [0.991, 1.007]"),
     "weight scale off by two": _first(
-        "te-current", scaled(("fprop_w",), 0.5, 64), ("attention.q_proj.weight, step 0, seed 0: 0.23", OUTSIDE)
+        "te-current", scaled(("fprop_w",), 0.5, 32), ("attention.q_proj.weight, step 0, seed 0: 0.23", OUTSIDE)
     ),
     "first gradient of the embedding 2% large": _first(
         "te-current",

@@ -13,7 +13,7 @@ from fp8parity.recipes import RECIPES, Recipe
 
 from faults import plants
 from faults.fault import Blame, Fault, Finding, Kind
-from faults.looks import EXTRA, Numerics
+from faults.looks import EXTRA, Gaussian, Numerics
 from faults.operands import TOWARDS_ZERO, UNIFORM_LOSS, WHOLE, codes, gemm
 from faults.plants import Plant, operand, prepared, results, variant_of
 
@@ -64,7 +64,7 @@ OPERANDS = {
         "NeMo AutoModel",
     ),
     "blocks of 32 for blocks of 16": recipe(
-        variant_of("te-nvfp4", "fprop_x", tile=(1, 32)), gemm("te-nvfp4", "fprop gain @ gaussian")
+        variant_of("te-nvfp4", "fprop_x", tile=(1, 32)), gemm("te-nvfp4", "fprop gain @ gaussian", look=Gaussian)
     ),
     "one scale for blocks": recipe(
         variant_of("te-block", "fprop_x", tile=(0, 0)), gemm("te-block", "fprop sqnr @ uneven-row"), "NeMo AutoModel"

@@ -14,7 +14,7 @@ from fp8parity.numerics.spec import GEMMS
 
 from faults import plants
 from faults.fault import Blame, Fault, Finding, Kind
-from faults.looks import Numerics
+from faults.looks import Gaussian, Numerics
 from faults.plants import decoded, flipped, grid, results, rounding, rule, times
 
 WHOLE = tuple(f"{gemm} sqnr" for gemm in GEMMS)
@@ -27,8 +27,10 @@ UNIFORM_LOSS = "a scale, or sums or results that are rounded towards zero"
 recipe = partial(Fault, Kind.RECIPE)
 
 
-def gemm(recipe: str, place: str, cause: str = "", *, hidden: tuple[str, ...] = ()) -> tuple[Finding, ...]:
-    return (Finding(Numerics("gemm", recipe), place, Blame.RECIPE, cause=cause, hidden=hidden),)
+def gemm(
+    recipe: str, place: str, cause: str = "", *, hidden: tuple[str, ...] = (), look: type[Numerics] = Numerics
+) -> tuple[Finding, ...]:
+    return (Finding(look("gemm", recipe), place, Blame.RECIPE, cause=cause, hidden=hidden),)
 
 
 def codes(recipe: str, place: str, cause: str = "") -> tuple[Finding, ...]:
@@ -145,7 +147,7 @@ ROUNDING = {
         ),
     ),
     "stochastic rounding returned zeros": recipe(
-        grid(lambda x, fmt: x * 0, stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian"), "TE 3281"
+        grid(lambda x, fmt: x * 0, stochastic=True), gemm("te-nvfp4", "dgrad sqnr @ gaussian", look=Gaussian), "TE 3281"
     ),
     "stochastic rounding rounds to nearest": recipe(
         grid(lambda x, fmt: plants.ROUND(x, fmt), stochastic=True),
@@ -153,6 +155,7 @@ ROUNDING = {
             "te-nvfp4",
             "dgrad sqnr @ gaussian",
             "dgrad, wgrad: stochastic rounding gives the same result in every pass: it rounds to nearest",
+            look=Gaussian,
         ),
     ),
     "the same noise for each tensor": recipe(
@@ -162,14 +165,17 @@ ROUNDING = {
             "dgrad averaging gain @ gaussian",
             "dgrad, wgrad: stochastic rounding gives the same result in every pass: its noise repeats",
             hidden=WHOLE,
+            look=Gaussian,
         ),
         "Primus-Turbo 365, llm.c 597",
     ),
     "one noise for two tensors of a step": recipe(
-        plants.same_noise(tensors=2), gemm("te-nvfp4", "rounding correlation @ two linears"), "Primus-Turbo 365"
+        plants.same_noise(tensors=2),
+        gemm("te-nvfp4", "rounding correlation @ two linears", look=Gaussian),
+        "Primus-Turbo 365",
     ),
     "two noises in turns": recipe(
-        plants.same_noise(2), gemm("te-nvfp4", "dgrad averaging gain @ gaussian", hidden=WHOLE)
+        plants.same_noise(2), gemm("te-nvfp4", "dgrad averaging gain @ gaussian", hidden=WHOLE, look=Gaussian)
     ),
 }
 

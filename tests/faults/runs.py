@@ -120,8 +120,8 @@ class FirstGradients:
     """The first gradients of one trained step of each seed, judged with BF16's and sound runs' by the rules alone."""
 
     recipe: str
-    model: str = "tiny"
-    seeds: tuple[int, ...] = (0,)
+    model: str = "micro"
+    seeds: tuple[int, ...] = (0, 1, 2)
     check: str = LOSS
 
     @property
