@@ -157,6 +157,15 @@ def swapped(pair: Pair) -> Pair:
     return tuple(from_step(66, 9.0)(pair[::-1])[::-1])  # type: ignore[return-value]
 
 
+def unquantized(begin: int, end: int) -> Callable[[Pair], Pair]:
+    """FP8 is BF16 from one step to another."""
+    off = slice(begin, end)
+    return lambda pair: (
+        pair[0],
+        changed(pair[1], loss=[*pair[1].loss[:begin], *pair[0].loss[off], *pair[1].loss[end:]]),
+    )
+
+
 def stopped(pair: Pair) -> Pair:
     return pair[0], kept(pair[1], np.arange(110) < 90)
 
@@ -178,6 +187,9 @@ CASES = [
         "the gap is outside 2% at 30 of 110 points",
     ),
     (with_loss(lambda x: np.where(np.arange(110) < 108, x, 1.01 * x)), {}, 2, "from step 109 on, too near the end"),
+    (unquantized(50, 110), {}, 2, "60 losses in a row, to step 110, equal BF16's to the bit"),
+    (unquantized(20, 31), {}, 2, "11 losses in a row, to step 31, equal BF16's to the bit"),
+    (unquantized(20, 30), {}, 0, "consistent with parity"),
     (flat, {}, 2, "BF16 learned too little to judge a recipe: its loss fell from 10.4"),
     (stopped, {"until": 90}, 2, "FP8 ends at step 90, and the other run goes on to 110"),
     (with_hole, {}, 2, "FP8 has no loss at 30 points that BF16 has, from step 41 on"),

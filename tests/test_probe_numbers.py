@@ -119,7 +119,9 @@ def scaled(run: Trajectory, factor: float) -> Trajectory:
     norms = [norm * little for norm in run.grad_norm]
     first = {name: norm * little for name, norm in run.first_gradients.items()}
     losses = [loss * factor for loss in run.loss]
-    return run.model_copy(update={"loss": losses, "validation": validation, "grad_norm": norms, "first_gradients": first})
+    return run.model_copy(
+        update={"loss": losses, "validation": validation, "grad_norm": norms, "first_gradients": first}
+    )
 
 
 def test_a_run_off_its_number_is_red_and_the_recipe_moved():

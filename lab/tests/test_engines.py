@@ -88,7 +88,7 @@ def values(numbers: Numbers) -> dict[str, float]:
 
 
 def test_numbers_of_known_differences():
-    found = values(Pair(*made([0.0, math.log(1.05)], [math.log(1.2), -math.log(1.3)])).numbers())
+    found = values(Pair(*made(*8 * [[0.0, math.log(1.05)], [math.log(1.2), -math.log(1.3)]])).numbers())
     d = [0.0, math.log(1.05), math.log(1.2), -math.log(1.3)]
     assert found[MEAN] == pytest.approx(sum(map(abs, d)) / 4) and found[P99] == pytest.approx(math.log(1.3))
     assert found[K3] == pytest.approx(sum(math.exp(x) - 1 - x for x in d) / 4)
@@ -96,8 +96,8 @@ def test_numbers_of_known_differences():
 
 
 def test_flips_count_other_most_likely_tokens():
-    one, other = made([0.0, 0.0], [0.0, 0.0])
-    top = [np.array([1, 2]), np.array([3, 4])], [np.array([1, 2]), np.array([3, 5])]
+    one, other = made(*16 * [[0.0, 0.0]])
+    top = 8 * [np.array([1, 2]), np.array([3, 4])], 8 * [np.array([1, 2]), np.array([3, 5])]
     pair = Pair(*(Scores(s.tokens, s.logprobs, t) for s, t in zip((one, other), top, strict=True)))
     assert values(pair.numbers())[FLIPS] == 0.25
 
@@ -158,17 +158,18 @@ def test_trend_over_steps(engines, tmp_path, capsys, growth, code, word):
     """Eight sequences at each of ten steps; a difference that grows is red without a baseline, too."""
     parts = [drawn(0.05 + growth * step, 8, step) for step in range(10)]
     steps = tuple(10 * step for step in range(10) for _ in range(8))
-    both = (
-        Scores([t for p in parts for t in p[i].tokens], [x for p in parts for x in p[i].logprobs], steps=steps)
-        for i in range(2)
-    )
-    assert engines("judge", *pair_of(tmp_path, "own", tuple(both))) == code  # type: ignore[arg-type]
-    assert f"Mean |d| is {word} over 10 steps." in capsys.readouterr().out
+    for known in ((steps, steps), (steps, ()), ((), steps)):
+        trainer, engine = (
+            Scores([t for p in parts for t in p[i].tokens], [x for p in parts for x in p[i].logprobs], steps=known[i])
+            for i in range(2)
+        )
+        assert engines("judge", *pair_of(tmp_path, "own", (trainer, engine))) == code
+        assert f"Mean |d| is {word} over 10 steps; " in capsys.readouterr().out
 
 
 def test_logs_without_baseline_have_no_verdict(engines, tmp_path, capsys):
     assert engines("judge", *pair_of(tmp_path, "own", drawn(0.1))) == 0
-    assert "no baseline, so no verdict" in capsys.readouterr().out
+    assert "without a baseline to judge it by" in capsys.readouterr().out
 
 
 LINE: dict[str, Any] = {"token_ids": [5, 6], "logprobs": [-0.5, -1.0]}
@@ -211,8 +212,8 @@ def test_wrong_logs_are_refused_with_their_sequence(engines, tmp_path, capsys, e
 def test_files_that_cannot_be_judged_are_refused(engines, tmp_path, capsys):
     (tmp_path / "t.jsonl").write_text(json.dumps(LINE) + "\n")
     assert engines("judge", "t.jsonl", "t.jsonl") == 2
-    assert "an interval over sequences needs at least 2" in capsys.readouterr().err
-    (tmp_path / "s.jsonl").write_text((json.dumps(LINE | {"step": 1}) + "\n") * 2)
+    assert "an interval over sequences needs at least 16" in capsys.readouterr().err
+    (tmp_path / "s.jsonl").write_text((json.dumps(LINE | {"step": 1}) + "\n") * 16)
     assert engines("judge", "s.jsonl", "s.jsonl") == 2
     assert "1 different steps: a trend needs at least 4" in capsys.readouterr().err
     assert engines("judge", "t.jsonl", "none.jsonl") == 2
@@ -230,7 +231,7 @@ def test_files_that_cannot_be_judged_are_refused(engines, tmp_path, capsys):
                 "logprobs": [{"5": {"logprob": -0.5}, "9": {"logprob": -3}}, {"6": {"logprob": -1.0}}],
             },
         ),
-        ("sglang", {"meta_info": {"output_token_logprobs": [[-0.5, 5, None], [-1.0, 6, "a"]]}}),
+        ("sglang", {"meta_info": {"output_token_logprobs": [[-0.5, 5, None], [-1.0, 6, "a\u2028b"]]}}),
         ("trl", {"prompt_ids": [[1]], "completion_ids": [[5, 6]], "logprobs": [[-0.5, -1.0]]}),
         (
             "trl",
@@ -243,7 +244,7 @@ def test_files_that_cannot_be_judged_are_refused(engines, tmp_path, capsys):
     ],
 )
 def test_forms_of_programs_are_read(tmp_path, form, line):
-    (tmp_path / "log.jsonl").write_text(json.dumps(line | {"step": 3}))
+    (tmp_path / "log.jsonl").write_text(json.dumps(line | {"step": 3}, ensure_ascii=False) + "\n\n")
     found = logs.read(tmp_path / "log.jsonl", form)
     assert [x.tolist() for x in (*found.tokens, *found.logprobs)] == [[5, 6], [-0.5, -1.0]] and found.steps == [3]
 

@@ -34,6 +34,11 @@ def _without(name: str, empty: object) -> Change:
     return lambda r: _now(r) | {name: empty}
 
 
+def _probed(kept: tuple[int, ...], due: list[int], _: Trajectory) -> dict[str, Any]:
+    """Gradient checks, and the steps that were to have one."""
+    return {"probes": [PROBES[i] for i in kept], "probe_steps": due}
+
+
 def _named(recipe: str) -> Callable[[Runs], Runs]:
     """The runs of another recipe under the name of te-current."""
 
@@ -218,7 +223,7 @@ FAULTS = {
     ),
     **{
         f"run with {which} of its gradient checks": error(
-            edit(lambda r, kept=kept, due=due: {"probes": [PROBES[i] for i in kept], "probe_steps": due}),
+            edit(partial(_probed, kept, due)),
             "seed 0: the record lacks one of its gradient checks",
         )
         for which, kept, due in (
