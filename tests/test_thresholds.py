@@ -80,12 +80,13 @@ def validated(*factors: float) -> list[AnyRecord]:
     return recipes(change)
 
 
-def probed(early: float, late: float, worst: float = 20.0) -> list[AnyRecord]:
+def probed(early: float, late: float, worst: float = 20.0, *middle: float) -> list[AnyRecord]:
     """The gradients of the recipe have these SQNRs."""
+    between = [Probed(step=77, sqnr=value, worst=20, where="c") for value in middle]
 
     def change(r: Trajectory) -> dict[str, Any]:
         last = Probed(step=r.steps - 1, sqnr=late, worst=worst, where="b")
-        return {"probes": [Probed(step=10, sqnr=early, worst=20, where="a"), last]}
+        return {"probes": [Probed(step=10, sqnr=early, worst=20, where="a"), *between, last]}
 
     return recipes(change)
 
@@ -141,6 +142,7 @@ CASES: dict[str, tuple[float, Callable[[Policy], str]]] = {
     "early_validations": (1, lambda p: verdict(p, validated(1.005, 1))),
     "min_norm_shift": (0.001, sets),
     "max_sqnr_rise": (1, lambda p: verdict(p, probed(25, 27))),
+    "max_middle_rise": (1, lambda p: verdict(p, probed(25, 24, 20, 27))),
     "max_sqnr_fall": (5, lambda p: verdict(p, probed(25, 18))),
     "min_weight_sqnr": (10, lambda p: verdict(p, probed(25, 24, 6))),
     "max_quantized_sqnr": (60, lambda p: verdict(p, probed(50, 50))),

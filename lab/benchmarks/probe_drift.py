@@ -1,19 +1,19 @@
 """Measure how the gradient of sound runs changes relative to BF16's.
 
-From the early probed step to the last one (``training/probe.py``).
+From the early probed step to the later ones (``training/probe.py``), with ``--every N`` to each Nth step.
 
     python lab/benchmarks/probe_drift.py --model micro --seeds 0-2
     python lab/benchmarks/probe_drift.py --model tiny --seeds 0-0 --recipe te-current
-    python lab/benchmarks/probe_drift.py --from golden/records/h200-gate-fifth.zip
+    python lab/benchmarks/probe_drift.py --from lab/records/h200-daily.zip
     python lab/benchmarks/probe_drift.py --model mini --native --mode eager --recipe te-current --seeds 0-0 --off 100
 
 With ``--off STEP`` the recipe is switched off after that step, as a fault: its linears compute in BF16 from then on, or
 the first of them with ``--share``. What is judged wrong stands at the end of the line. Compiled blocks and captured
 graphs do not see the switch, so the mode is eager.
 
-Each run is one line: the SQNR in dB of all quantized weights at both steps, its change, and the lowest of a single
-weight. The last line has the ranges over all runs, on which the limits of ``judging/gradients.py`` rest, and what the
-probes cost: the process time of a run with them, in units of that without. Recipes run emulated, or natively with
+Each run is one line: the SQNR in dB of all quantized weights at the early step, its change to the others, and the
+lowest of a single weight. The last line has the ranges over all runs, on which the limits rest, and what the probes
+cost: the process time of a run with them, in units of that without. Recipes run emulated, or natively with
 ``--native``. ``--from`` trains nothing and reads record sets.
 """
 
@@ -47,6 +47,7 @@ from fp8parity.training.hardware import detect
 from fp8parity.training.variants import Parts
 from fp8parity.workload import corpus
 from fp8parity.workload.presets import presets
+from fp8parity.workload.schedule import Schedule
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -105,20 +106,29 @@ def extent(what: str, values: list[float]) -> str:
 
 
 def line(run: Trajectory) -> str:
-    early, late = run.probes
-    text = f"{run.cell.recipe:32} {run.cell.model} seed {run.seed}: {early.sqnr:.1f} dB in step {early.step}, "
-    text += f"{late.sqnr:.1f} in step {late.step} ({late.sqnr - early.sqnr:+.1f})"
-    return f"{text}; one weight {early.worst:.1f} and {late.worst:.1f} at {late.where}"
+    early, *later = run.probes
+    text = f"{run.cell.recipe:32} {run.cell.model} seed {run.seed}: {early.sqnr:.1f} dB in step {early.step}, then "
+    text += ", ".join(f"{p.sqnr - early.sqnr:+.1f} in {p.step}" for p in later)
+    return f"{text}; one weight {early.worst:.1f} and {later[-1].worst:.1f} at {later[-1].where}"
 
 
 def summary(runs: list[Trajectory]) -> str:
-    pairs = [r.probes for r in runs]
+    each = [r.probes for r in runs]
+    between = [p.sqnr - early.sqnr for early, *middle, _ in each for p in middle]
     extents = (
-        extent("SQNR", [p.sqnr for pair in pairs for p in pair]),
-        extent("change", [late.sqnr - early.sqnr for early, late in pairs]),
-        extent("one weight", [p.worst for pair in pairs for p in pair]),
+        extent("SQNR", [p.sqnr for probes in each for p in probes]),
+        extent("change to the last step", [probes[-1].sqnr - probes[0].sqnr for probes in each]),
+        *([extent("to a step between", between)] if between else []),
+        extent("one weight", [p.worst for probes in each for p in probes]),
     )
     return f"{len(runs)} runs of {', '.join(sorted({r.cell.model for r in runs}))}: {'; '.join(extents)}"
+
+
+PLANNED = probe.steps_of
+
+
+def every(n: int, schedule: Schedule, seed: int) -> list[int]:
+    return sorted({*PLANNED(schedule, seed), *range(probe.EARLY + n, schedule.steps, n)})
 
 
 def main() -> None:
@@ -132,16 +142,19 @@ def main() -> None:
         "--off", type=int, metavar="STEP", help="plant a fault: FP8 is off after this step (--mode eager)"
     )
     parser.add_argument("--share", type=float, default=1.0, help="the share of the linears in which it is off")
+    parser.add_argument("--every", type=int, metavar="N", help="also probe each Nth step")
     parser.add_argument("--golden-dir", type=Path, default=Path("golden"))
     parser.add_argument("--from", dest="sets", type=Path, nargs="+", metavar="SET", help="read runs, and train none")
     args = parser.parse_args()
     if args.off and args.mode != Mode.EAGER:
         parser.error("--off needs --mode eager")
     if args.sets:
-        runs = [r for r in sets.load(args.sets) if isinstance(r, Trajectory) and len(r.probes) == 2]
+        runs = [r for r in sets.load(args.sets) if isinstance(r, Trajectory) and len(r.probes) > 1]
         print("\n".join([*map(line, runs), summary(runs)]))
         return
     warnings.simplefilter("ignore")
+    if args.every:
+        probe.steps_of = partial(every, args.every)
     rules, numbers = policy.load(args.golden_dir, datetime.date.today()), measured_numbers.load(args.golden_dir)
     preset, found, ratios = presets()[args.model], list[Trajectory](), list[float]()
     cost, device = Spent(), torch.device(detect(None).device)
