@@ -15,7 +15,7 @@ from fp8parity import cli, gate, shipped
 from fp8parity.cli import pairs
 from fp8parity.judging.verdict import Status, Verdict
 from fp8parity.records.cell import TRAINER_CORPUS, Cell, Execution
-from fp8parity.report.commands import command, next_steps
+from fp8parity.report.commands import COMMANDS, command, next_steps
 from fp8parity.report.evidence import Evidence
 
 TRAINER = """
@@ -63,10 +63,9 @@ def printed() -> Iterator[tuple[str, str]]:
     for kind, (check, status, cell, options) in KINDS.items():
         verdict = Verdict(cell=cell, check=check, status=status, headline="")
         evidence = Evidence(options=options)
-        for step in next_steps(verdict, evidence):
-            label, _, text = step.partition(":")
-            if label in ("then", "repeat", "record"):
-                yield f"{kind}: {label}", text.strip()
+        for name, text in next_steps(verdict, evidence).items():
+            if name in COMMANDS:
+                yield f"{kind}: {name}", text
     verdict = Verdict(cell=Cell(model="pico", recipe="x", execution=EMULATED), check=LOSS, status="fail", headline="")
     yield "demo", command([verdict], Evidence(command=shipped.command("demo")))
     yield "after demo", shipped.run_command(["suites/convergence"], ["-n", "2"])

@@ -47,7 +47,7 @@ def both(framework: Place, recipe: Place = NONE, total: Place = NONE, *, windows
         ((WORSE, UNDECIDED, WORSE), "fail", Changed.FRAMEWORK),
         ((WORSE, INSIDE, INSIDE), "pass", Changed.FRAMEWORK),
         ((WORSE,), "drift", Changed.FRAMEWORK),
-        ((UNDECIDED,), "inconclusive", Changed.NOTHING),
+        ((UNDECIDED,), "inconclusive", Changed.UNKNOWN),
         ((WORSE, INSIDE), "drift", Changed.FRAMEWORK),
         ((INSIDE, BETTER), "improved", Changed.RECIPE),
         ((INSIDE, UNDECIDED), "inconclusive", Changed.UNKNOWN),

@@ -157,6 +157,11 @@ def swapped(pair: Pair) -> Pair:
     return tuple(from_step(66, 9.0)(pair[::-1])[::-1])  # type: ignore[return-value]
 
 
+def shortened(run: Run) -> Run:
+    """The same run in a log of five decimals."""
+    return run.model_copy(update={"loss": np.round(run.loss, 5).tolist(), "decimals": 5})
+
+
 def unquantized(begin: int, end: int) -> Callable[[Pair], Pair]:
     """FP8 is BF16 from one step to another."""
     off = slice(begin, end)
@@ -187,6 +192,7 @@ CASES = [
         "the gap is outside 2% at 30 of 110 points",
     ),
     (with_loss(lambda x: np.where(np.arange(110) < 108, x, 1.01 * x)), {}, 2, "from step 109 on, too near the end"),
+    (lambda pair: (pair[0], shortened(pair[0])), {}, 1, "the losses equal BF16's to the bit: nothing was quantized"),
     (unquantized(50, 110), {}, 2, "60 losses in a row, to step 110, equal BF16's to the bit"),
     (unquantized(20, 31), {}, 2, "11 losses in a row, to step 31, equal BF16's to the bit"),
     (unquantized(20, 30), {}, 0, "consistent with parity"),

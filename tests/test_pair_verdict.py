@@ -112,6 +112,7 @@ def test_nan_fails_in_real_runs_of_the_trainer():
     assert judge([runs.read(HF / "fp32")], [runs.read(HF / "bf16")]).status == "pass"
 
 
+SHORT = run([round(x, 5) for x in noisy()], "a", decimals=5)
 A, B, C, D = run(noisy(), "a"), run(noisy(seed=1), "b"), run(near(), "c"), run(near(seed=1), "d")
 
 
@@ -122,6 +123,8 @@ A, B, C, D = run(noisy(), "a"), run(noisy(seed=1), "b"), run(near(), "c"), run(n
         ([A, A], [C, D], [], "a and a hold the same losses"),
         ([A, B], [C, C], [], "c and c hold the same losses"),
         ([A], [C], [A], "a is named twice"),
+        ([A], [C], [run(near(), "e")], "e holds the losses of c: a repeat of BF16 is no FP8 run"),
+        ([A, SHORT], [C, D], [], "a and a hold the same losses"),
         ([A], [C], [run(noisy(seed=3), "e")], "e is no repeat of a: correlation"),
         ([A], [C], [run(noisy()[:300], "e")], "e is no repeat of a: one of them ends earlier"),
     ],
