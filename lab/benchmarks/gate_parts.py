@@ -35,9 +35,7 @@ def main(path: Path) -> None:
     for name, count, seconds, longest in sorted(parts, key=lambda part: -part[2]):
         print(f"| {name} | {count} | {seconds:.0f} | {seconds / whole:.0%} | {longest} |")
     took = {(t.test, t.cell): t.seconds or 0.0 for t in ran}
-    keys = {
-        (r.key.test, made_id): r.key for r in planning.of_session(made, load_records(path)) for made_id in _ids(r.key)
-    }
+    keys = {(r.key.test, cell): r.key for r in planning.of_session(made, load_records(path)) for cell in _ids(r.key)}
     works = [_work(keys[name], seconds) for name, seconds in took.items() if name in keys]
     order = [work.seconds for work in planning.longest_first(works)]
     print(f"\nin today's order: {first + _greedy(order, made.workers):.0f} s")

@@ -84,7 +84,7 @@ class Numerics:
 
 @dataclass(frozen=True)
 class Gaussian(Numerics):
-    """The check ``gemm`` on Gaussian operands alone, for a recipe of which all seven families take seconds."""
+    """The check ``gemm`` on Gaussian operands alone. All seven families of NVFP4 take seconds."""
 
     def prepare(self, bench: Bench) -> None:
         super().prepare(bench)

@@ -43,7 +43,7 @@ TRAINER, INITIAL, BEFORE, LAST = "trainer", "initial", "before", "last"
 
 @dataclass(frozen=True)
 class Plan:
-    """What is scored: ``sequences`` of ``length`` tokens, of which ``prompt`` are given, after ``steps`` of BF16."""
+    """What is scored: ``sequences`` of ``length`` tokens, the first ``prompt`` given, after ``steps`` of BF16."""
 
     steps: int
     sequences: int
