@@ -60,6 +60,11 @@ CONFIGS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "phi-3-medium": ("phi3", _sizes(5120, 40, 10, 128, 17920, 40, pad_token_id=0)),
     "smollm3-3b": ("smollm3", _sizes(2048, 16, 4, 128, 11008, 36, pad_token_id=0)),
     "starcoder2-15b": ("starcoder2", _sizes(6144, 48, 4, 128, 24576, 40)),
+    "command-r-35b": ("cohere", _sizes(8192, 64, 64, 128, 22528, 40)),
+    "helium-2b": ("helium", _sizes(2560, 20, 20, 128, 7040, 24)),
+    "hunyuan-7b": ("hunyuan_v1_dense", _sizes(4096, 32, 8, 128, 14336, 32, pad_token_id=0)),
+    "olmo-7b": ("olmo", _sizes(4096, 32, 32, 128, 11008, 32)),
+    "stablelm-2-12b": ("stablelm", _sizes(5120, 40, 8, 128, 13824, 40, use_parallel_residual=True, qk_layernorm=True)),
 }
 """Model types of transformers and the sizes of a published model; the vocabulary is not part of a block."""
 
@@ -77,13 +82,15 @@ def fp8parity(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def predict(folder: Path, file: Path, gpu: str | Path = "h100", how: str | Path = "block") -> None:
-    """Write the speed-up of each block with its 90% interval, or why there is none.
+    """Write the speed-up of each block that ``file`` lacks, with its 90% interval, or why there is none.
 
     ``how``: as "block" of this project's class, or as the "layer" of its own.
     """
     sets = [*sorted((SHIPPED / "prediction").glob("*.zip")), GOLDEN / "records" / "h100-experts-gemms.zip"]
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     for name, recipe in product(CONFIGS, RECIPES):
+        if f"{name} {recipe}" in found:
+            continue
         with TemporaryDirectory() as made:
             out = Path(made) / "rows.json"
             form = ("--layer", 0) if str(how) == "layer" else ("--block",)
