@@ -9,7 +9,7 @@ import two_sides
 from fp8parity.judging import stats
 from fp8parity.judging.compare import loss as losses
 from fp8parity.judging.policy.rows import Rule
-from fp8parity.records.schema import NonFinite, TrainerRun, Trajectory
+from fp8parity.records.schema import NonFinite, Probed, TrainerRun, Trajectory
 from narrowed import some
 from two_sides import POLICY, WHY, change, compared
 
@@ -55,6 +55,15 @@ def test_runs_that_stopped_on_both_sides_say_nothing(runs):
     found = compared(old, new)
     assert (change(found).moved, change(found).effect, found.code) == ("cannot say", "unknown", 2)
     assert "seed 1 is non-finite at step 7" in change(found).notes
+
+
+def test_runs_that_lost_a_probe_say_nothing(runs):
+    """Without a golden, too: nothing shows that FP8 was on at that step."""
+    lost = {"probe_steps": [10, 11], "probes": [Probed(step=11, sqnr=25.0, worst=20.0, where="w")]}
+    new = [r if r.cell.is_control else r.model_copy(update=lost) for r in runs("2.13.0")]
+    found = compared(runs(), new)
+    assert (change(found).moved, found.code) == ("cannot say", 2)
+    assert change(found).notes == ["in NEW: seed 0: the record lacks one of its gradient checks"]
 
 
 FIRST_NORM = Rule(

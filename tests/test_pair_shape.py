@@ -224,6 +224,7 @@ def test_nan_written_as_nothing_is_found(lost, says, metric, verdict):
     assert (v.status, v.headline) == ("fail", f"FP8's {name} is empty at step {says}: it was not finite")
     v = verdict(table(0, lost, metric), table(1))
     assert v.status == "inconclusive" and f"BF16's {name} is empty at step {says}" in lines(v, "holes")
+    assert "missing in both" not in lines(v, "holes")
 
 
 def own_row(row: Row) -> Table:
