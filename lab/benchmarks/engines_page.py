@@ -56,10 +56,7 @@ def matrix(text: str, model: str = "") -> dict[str, str]:
 def gpu(reports: Path) -> dict[str, str]:
     """Return the tables of a GPU, without what explains them: it is there once."""
     made = matrix((reports / "tiny.md").read_text(), " tiny") | matrix((reports / "qwen3.md").read_text(), " qwen3")
-    made["invariance gpu"] = section((reports / "invariance.md").read_text(), "Batch invariance")
-    return {
-        name: re.sub(r"^(d is|A recipe as|A row's) .*\n*", "", text, flags=re.M).strip() for name, text in made.items()
-    }
+    return {name: re.sub(r"^(d is|A recipe as) .*\n*", "", text, flags=re.M).strip() for name, text in made.items()}
 
 
 MAKE: dict[str, Callable[[Path], dict[str, str]]] = {
