@@ -11,6 +11,7 @@ runs to the gap, another draw for each pair.
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import re
 import sys
@@ -29,6 +30,7 @@ from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
 from fp8parity.runs.run import Run
+from scipy.signal import lfilter
 from scipy.stats import binomtest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
@@ -105,7 +107,7 @@ def _correlation(pair: Aligned) -> float:
 
 
 def limits(pairs: Sequence[Recorded]) -> Iterator[str]:
-    """Yield the numbers behind ``EARLY``, ``PART`` and ``END_SD``."""
+    """Yield the numbers behind ``EARLY``, ``PART``, ``SIZES`` and ``END_SD``."""
     losses = [(p, np.array(p.candidate.loss)) for p in pairs]
     same = [changes_of(np.array(p.control.loss), own) for p, own in losses]
     other = [changes_of(np.array(o.loss), own) for p, own in losses for o in p.others]
@@ -118,6 +120,10 @@ def limits(pairs: Sequence[Recorded]) -> Iterator[str]:
     )
     share = np.mean(np.array(wrong) > PART)
     yield f"parts of 20 changes but the first: pairs at least {min(found):.3f}, {share:.1%} of mis-pairs above {PART}"
+    sizes = [c[1].std() / c[0].std() for c in (c[:, c.shape[1] // 2 :] for c in same if c.shape[1] >= 80)]
+    smooth = lfilter([0.7], [1, -0.3], np.random.default_rng(SEED).normal(size=4000))
+    yield f"size of the changes, FP8 / BF16: {min(sizes):.3f} to {max(sizes):.3f} in {len(sizes)} pairs"
+    yield f"of noise after a moving average with 0.3: {np.diff(smooth, 2).std() / math.sqrt(6):.3f}"
     for name in ("loss", "grad_norm"):
         ratios = [np.log(np.divide(getattr(p.candidate, name), getattr(p.control, name))) for p in pairs]
         last = max(abs(r[-1] - np.median(r)) / robust_sd(r) for r in ratios)
