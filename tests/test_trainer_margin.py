@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -111,6 +112,66 @@ def test_min_margin_above_the_margin_is_refused(rules):
     row = rules.loss[-1].model_dump() | {"min_margin": 0.01}
     with pytest.raises(ValueError, match="min_margin 0.01 is above margin 0.005"):
         policy.LossRow.model_validate(row)
+
+
+def rated(run: Trajectory, rates: list[float]) -> dict[str, object]:
+    return {"trainer": some(run.trainer).model_copy(update={"learning_rate": rates})}
+
+
+def joined(run: Trajectory, control: Trajectory, first: bool) -> dict[str, object]:
+    at = 3 * run.steps // 4 if first else run.steps // 2
+    return {"loss": [*control.loss[:at], *run.loss[at:]] if first else [*run.loss[:at], *control.loss[at:]]}
+
+
+FOUND: dict[str, tuple[Callable[[Trajectory, Trajectory, Trajectory], dict[str, object]], str]] = {
+    "losses of BF16 in the second half": (
+        lambda run, own, other: joined(run, own, first=False),
+        "equal BF16's: nothing",
+    ),
+    "BF16's losses in four digits": (lambda run, own, other: {"loss": [round(x, 4) for x in own.loss]}, "equal BF16's"),
+    "other batches in three quarters": (lambda run, own, other: joined(run, other, first=True), "on other batches"),
+    "one number at the end": (lambda run, own, other: {"loss": [*run.loss[:-20], *[run.loss[-20]] * 20]}, "one number"),
+    "one learning rate": (
+        lambda run, own, other: rated(run, [some(run.trainer).learning_rate[0], *[math.nan] * (run.steps - 1)]),
+        "logged its learning rate 1 times",
+    ),
+}
+"""What a trial found accepted: the change of a run by its own BF16 run and that of another seed."""
+
+
+@pytest.mark.parametrize(("change", "words"), FOUND.values(), ids=FOUND)
+def test_found_fault_of_a_log_is_red(records, goldens, rules, change, words):
+    bf16 = {r.seed: r for r in records if r.cell.is_control}
+    seeds = sorted(bf16)
+    changed = [
+        r if r.cell.is_control else
+        r.model_copy(update=change(r, bf16[r.seed], bf16[seeds[seeds.index(r.seed) - 1]]))
+        for r in records
+    ]  # fmt: skip
+    found = verdict(changed, goldens, rules)
+    assert found.status == "fail" and words in found.headline
+
+
+def test_norm_that_never_changes_is_not_checked(records, goldens, rules):
+    found = verdict([r.model_copy(update={"grad_norm": [1.0] * r.steps}) for r in records], goldens, rules)
+    assert detail(found).not_logged == ["gradient norm that changes"]
+
+
+def test_golden_whose_seeds_are_as_near_as_its_repeats_is_refused(goldens):
+    golden = goldens.loss[KEY]
+    first = golden.seeds[0]
+    near = [1e-6 * (-1) ** i for i in range(len(first.loss))]
+    seeds = [
+        s.model_copy(update={"loss": [x * (1 + i * d) for x, d in zip(first.loss, near, strict=True)]})
+        for i, s in enumerate(golden.seeds)
+    ]
+    again = [
+        s.model_copy(update={"replicas": [r.model_copy(update={"loss": [x * (1 - 2 * d) for x, d in zip(s.loss, near, strict=True)]}) for r in s.replicas]})
+        for s in seeds
+    ]  # fmt: skip
+    made = golden.model_copy(update={"seeds": again, "digest": "", "noise": []})
+    with pytest.raises(ValueError, match="the seed changes nothing"):
+        type(golden).model_validate_json(made.model_dump_json())
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_golden_of_a_program_that_ignores_its_seed_is_refused(tmp_path):
         ({"command": ["train", "{out}"]}, "holds {seed}: all seeds would be one run"),
         ({"command": ["train", "{seed}", "{outt}"]}, "unknown placeholder 'outt': did you mean out?"),
         ({"steps": 5}, "steps: Input should be greater than or equal to 20"),
-        ({"tail": 200}, "tail is 200, and a run has 100 steps"),
+        ({"tail": 200}, "tail is 200; it takes 4 to the 100 steps of a run"),
         ({"seeds": [1, 1]}, "a seed is there twice"),
         ({"comand": []}, "unknown key 'comand': did you mean command?"),
     ],
@@ -210,6 +210,21 @@ def test_printed_losses_are_those_of_a_log(tmp_path):
     printed = trained(tmp_path, log="stdout", command=[*COMMAND, "--print"])
     assert (printed.loss, printed.grad_norm) == (logged.loss, logged.grad_norm)
     assert printed.trainer and printed.trainer.output[-1] == "a warning, and no log"
+
+
+@pytest.mark.slow
+def test_run_of_another_command_or_program_is_not_reused(tmp_path):
+    record, folder = trained(tmp_path), tmp_path / "runs"
+
+    def unlike(written: float = time.time() + 1, **keys: object) -> str | None:
+        write(tmp_path, **keys)
+        (trainer,) = spec.load(tmp_path / "trainers.toml")
+        return runs.unlike(trainer, record, written, folder, torch.device("cpu"))
+
+    assert unlike() == record.provenance.unlike(record.provenance)
+    assert unlike(recipes={"bf16": ["--bits=4"]}) == "its command or environment differs"
+    assert unlike(environment={"SCALE": "2"}) == "its command or environment differs"
+    assert unlike(written=time.time() - 60) == f"{tmp_path / 'train.py'} was changed after it"
 
 
 @pytest.mark.slow
