@@ -17,6 +17,7 @@ BF16 = (2.5 + 3 * np.exp(-np.arange(COUNT) / 200)) * (1 + RNG.normal(0, 0.02, CO
 FP8 = BF16 * (1 + RNG.normal(0, 0.002, COUNT))
 Losses = Sequence[float] | np.ndarray
 NAN = np.where(np.arange(COUNT) == 900, np.nan, FP8)
+INF = np.where(np.isnan(NAN), np.inf, FP8)
 LAST = np.where(np.arange(COUNT) == COUNT - 1, np.nan, FP8)
 
 
@@ -65,6 +66,7 @@ FOUND: dict[str, tuple[Callable[[Losses], str], Losses, int, str]] = {
     "sound": (lines, FP8, 0, "Accept"),
     "NaN in a last row without a line break": (csv, LAST, 1, "FP8's loss is not finite at step 1999"),
     "printed NaN before another key": (printed, NAN, 1, "FP8's loss is not finite at step 900"),
+    "printed infinity before another key": (printed, INF, 1, "FP8's loss is not finite at step 900"),
     "-nan of C in JSON": (minus_nan, NAN, 1, "FP8's loss is not finite at step 900"),
     "filtered NaN in a table": (filtered, FP8, 2, "a NaN may be hidden"),
     "excursion in the tail": (lines, changed(1700, 1795, 1.06), 2, "the interval reaches beyond the margin"),

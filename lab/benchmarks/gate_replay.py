@@ -2,8 +2,9 @@
 
     python lab/benchmarks/gate_replay.py SET [SCALE]
 
-It prints when the last test of each model ends, in seconds of the session. SCALE (8): how much faster than the session.
-Tests begin in the order of the session, and what a test does besides its runs takes no time.
+It prints the runs of each model with their seconds, and when its last test ends: in the session, and replayed. SCALE
+(8): how much faster than the session. Tests begin in the order of the session, and what a test does besides its runs
+takes no time.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ class Held(NamedTuple):
     use: hardware.Use
 
 
-def tests_of(path: Path) -> tuple[int, list[tuple[str, list[Held]]]]:
-    """Return the workers of a session, and the model and runs of each test in order."""
-    [made] = manifest.load([path])
+def tests_of(made: manifest.Manifest, path: Path) -> list[tuple[str, list[Held]]]:
+    """Return the model and runs of each test, in the order of the session."""
     runs = [r for r in load_records(path) if isinstance(r, Trajectory)]
     found: list[tuple[str, list[Held]]] = []
     for test in sorted((t for t in made.selected if t.begun is not None), key=lambda t: t.begun or 0.0):
@@ -50,7 +50,7 @@ def tests_of(path: Path) -> tuple[int, list[tuple[str, list[Held]]]]:
             Held(f"{r.cell.id} {r.seed}", r.seconds or 0.0, hardware.of_run(presets()[r.cell.model])) for r in pairs
         ]
         found.append((own[0].cell.model, held))
-    return made.workers, found
+    return found
 
 
 def work(tests: list[tuple[str, list[Held]]], at: Synchronized[int], folder: Path, scale: float, ends: Path) -> None:
@@ -73,14 +73,16 @@ def work(tests: list[tuple[str, list[Held]]], at: Synchronized[int], folder: Pat
 
 
 def main(path: Path, scale: float = 8.0) -> None:
-    """Print when the last test of each model ends."""
-    workers, tests = tests_of(path)
+    """Print the runs of each model, and when its last test ends."""
+    [made] = manifest.load([path])
+    tests = tests_of(made, path)
     at = multiprocessing.Value("i", 0)
-    with TemporaryDirectory() as made:
-        folder, ends = Path(made) / "records", Path(made) / "ends"
+    with TemporaryDirectory() as temporary:
+        folder, ends = Path(temporary) / "records", Path(temporary) / "ends"
         for one in (folder, ends):
             one.mkdir()
-        started = [multiprocessing.Process(target=work, args=(tests, at, folder, scale, ends)) for _ in range(workers)]
+        given = tests, at, folder, scale, ends
+        started = [multiprocessing.Process(target=work, args=given) for _ in range(made.workers)]
         for process in started:
             process.start()
         for process in started:
@@ -89,7 +91,13 @@ def main(path: Path, scale: float = 8.0) -> None:
         for file in ends.iterdir():
             model = file.name.partition(" ")[2]
             last[model] = max(last[model], float(file.read_text()))
-    print(", ".join(f"{model} {seconds:.0f} s" for model, seconds in last.items()))
+    runs = {run.name: (model, run.seconds) for model, held in tests for run in held}
+    order = sorted((t for t in made.selected if t.begun is not None), key=lambda t: t.begun or 0.0)
+    for model, seconds in sorted(last.items(), key=lambda item: item[1]):
+        own = [took for of, took in runs.values() if of == model]
+        ended = max((t.begun or 0) + (t.seconds or 0) for t, (of, _) in zip(order, tests, strict=True) if of == model)
+        text = f"the last test ends after {ended:.0f} s, here {seconds:.0f} s"
+        print(f"{model}: {len(own)} runs, {sum(own):.0f} s; {text}")
 
 
 if __name__ == "__main__":

@@ -6,24 +6,18 @@ first gradients in ``golden/policy.toml`` rest on its lines.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import defaultdict
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from fp8parity.judging.pair.pairing import longest
 from fp8parity.records.schema import Trajectory
 from fp8parity.records.storage import named_records
 
 PROJECT = ("micro", "tiny", "mini", "small", "base", "1b")
 SETS = sorted([*Path("golden/records").rglob("*.zip"), *Path("lab/records").glob("*.zip")])
-
-
-def longest(run: Trajectory, control: Trajectory) -> int:
-    """Return the most losses in a row that equal those of BF16."""
-    equal = [a == b for a, b in zip(run.loss, control.loss, strict=False)]
-    return max((len(list(group)) for same, group in itertools.groupby(equal) if same), default=0)
 
 
 def main() -> None:
@@ -45,7 +39,8 @@ def main() -> None:
 
     controls = {(path, r.session, r.cell.model, r.seed): r for path, r in runs if r.cell.is_control}
     keys = [(controls.get((path, r.session, r.cell.model, r.seed)), r) for path, r in runs if not r.cell.is_control]
-    rows = [longest(r, control) for control, r in keys if control]
+    equal = [np.equal(*np.array([*zip(r.loss, control.loss, strict=False)]).T) for control, r in keys if control]
+    rows = [longest(found, ())[0] for found in equal]
     print(f"losses in a row that equal BF16's: {np.max(rows)} at most in {len(rows)} pairs")
 
 

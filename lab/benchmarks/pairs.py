@@ -25,7 +25,7 @@ from fp8parity.judging.pair import pairs as paired
 from fp8parity.judging.pair.aligned import PUBLISHED, Aligned, align, changes_of, correlate
 from fp8parity.judging.pair.away import robust_sd
 from fp8parity.judging.pair.options import PairOptions
-from fp8parity.judging.pair.pairing import PART, correlation
+from fp8parity.judging.pair.pairing import PART
 from fp8parity.records import files
 from fp8parity.records.schema import AnyRecord, Trajectory
 from fp8parity.records.storage import load_records
@@ -103,7 +103,7 @@ def correlations(pairs: Sequence[Recorded]) -> tuple[list[float], list[float]]:
 
 
 def _correlation(pair: Aligned) -> float:
-    return correlation(pair.reference, pair.candidate)[0]
+    return correlate(changes_of(pair.reference, pair.candidate)[:, len(pair.at) // 2 :])
 
 
 def limits(pairs: Sequence[Recorded]) -> Iterator[str]:
